@@ -1,4 +1,5 @@
-//! The server as a whole: accepting connections, upkeep, and an orderly end.
+//! The server as a whole: it accepts connections, looks after what they share, and ends in good
+//! order.
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -35,7 +36,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who may connect, and who is connected.
 ///
-/// Invariant: each connection that is served holds a slot of `admission`, and has a number of its own.
+/// Invariant: each connection that is served holds a slot of `admission`, and has a number of its
+/// own.
 struct Connections {
     shared: Arc<Shared>,
     admission: Arc<Admission>,
@@ -68,8 +70,8 @@ impl Connections {
 pub struct Reloader(Arc<Connections>);
 
 impl Reloader {
-    /// Reads the files of [`crate::TlsFiles`] again, for connections from now on; those that are open stay as they are.
-    /// Says in the log what came of it. Blocks.
+    /// Reads the files of [`crate::TlsFiles`] again, for connections from now on; those that are
+    /// open stay as they are. Says in the log what came of it. Blocks.
     ///
     /// # Errors
     /// [`ServerError::Tls`] if a file is of no use; what was read before stays in use.
@@ -99,14 +101,16 @@ impl Server {
     /// [`Server::run_until`] runs.
     ///
     /// # Errors
-    /// [`ServerError`]: the store cannot be opened, the address is in use, a setting makes no sense.
+    /// [`ServerError`]: the store cannot be opened, the address is in use, a setting makes no
+    /// sense.
     pub fn bind(config: Config) -> Result<Server, ServerError> {
         Server::bind_confined(config, || Ok(()))
     }
 
-    /// The same, but `confine` gives up what the process does not need from then on: it runs when the socket listens, before a file is
-    /// read and before a thread starts. What the server does then: it reads and writes the store, volumes and TLS files of `config`,
-    /// and accepts connections.
+    /// The same, but `confine` gives up what the process does not need from then on: it runs when
+    /// the socket listens, before a file is read and before a thread starts. What the server does
+    /// then: it reads and writes the store, volumes and TLS files of `config`, and accepts
+    /// connections.
     ///
     /// # Errors
     /// As [`Server::bind`], and what `confine` returns.
@@ -119,7 +123,7 @@ impl Server {
         let address = listener.local_addr().map_err(listen)?;
         confine().map_err(ServerError::Confine)?;
         let connections = Arc::new(Connections::new(Arc::new(Shared::new(config)?))?);
-        connections.shared.catalog.warn_of_unusable();
+        connections.shared.catalog.names().warn_of_unusable();
         Ok(Server { connections, listener, address })
     }
 
@@ -182,8 +186,9 @@ impl Server {
     }
 }
 
-/// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. SIGHUP has certificates read again.
-/// `on_ready` gets the address; `confine` is as for [`Server::bind_confined`].
+/// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. SIGHUP has
+/// certificates read again. `on_ready` gets the address; `confine` is as for
+/// [`Server::bind_confined`].
 ///
 /// # Errors
 /// As [`Server::bind_confined`], or [`ServerError::Runtime`].
@@ -331,7 +336,8 @@ impl Connections {
                 shared.metrics.connections_failed.one();
                 shared.log.warning(format_args!("{peer}: connection closed: {reason}"));
                 if let Some(Unwelcome { socket, is_stranger }) = stream {
-                    // A handshake that failed has said why; a client that speaks our protocol in the clear is told here.
+                    // A handshake that failed has said why; a client that speaks our protocol in
+                    // the clear is told here.
                     let frames =
                         if is_stranger { error_frames(&shared, ErrorCode::Protocol, USE_TLS) } else { Vec::new() };
                     let _ = tokio::time::timeout(REFUSAL_DEADLINE, send_last(socket, &frames)).await;

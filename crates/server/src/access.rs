@@ -4,8 +4,8 @@ use wire::ErrorCode;
 
 use crate::error::Failure;
 
-/// Whether the client of a connection may push. Settled when the connection begins; [`crate::Reloader`] changes it for later
-/// connections only.
+/// Whether the client of a connection may push. Settled when the connection begins;
+/// [`crate::Reloader`] changes it for later connections only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // Without TLS there are no certificates.
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
@@ -21,7 +21,7 @@ pub(crate) enum PushAccess {
 }
 
 impl PushAccess {
-    /// Refuses who may not.
+    /// Refuses a client that may not.
     pub fn check(self) -> Result<(), Failure> {
         let reason = match self {
             PushAccess::Allowed => return Ok(()),

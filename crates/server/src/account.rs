@@ -1,8 +1,8 @@
-//! Memory whose amount is counted, and taken before it is needed: metadata of open images and of
-//! uploads, and what is learned.
+//! Memory that is counted, and taken before it is needed: metadata of open images and of uploads,
+//! and what is learned.
 //!
-//! A few kilobytes can announce 64 MiB of metadata, so room is taken before anything is decoded, by
-//! what the superblock announces. If there is none, the catalog drops uploads that lost their
+//! A few kilobytes can announce 64 MiB of metadata, so as much as the superblock announces is taken
+//! before anything is decoded. If there is too little, the catalog drops uploads that lost their
 //! connection, then closes the images used longest ago.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a server says of itself: the list of images and the status document. Both are JSON.
+//! What a server tells about itself: the list of images and the status document. Both are JSON.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -120,7 +120,7 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
 
 /// The published images; the list is cut until it fits one reply.
 pub(crate) fn listing(shared: &Shared) -> Result<Bytes, Failure> {
-    let mut listing = shared.catalog.listing()?;
+    let mut listing = shared.catalog.names().listing()?;
     loop {
         let bytes = json(&listing)?;
         if bytes.len() <= JSON_BYTES_MAX {

@@ -19,19 +19,21 @@ use units::Moment;
 use crate::lock::locked;
 use crate::peer::Peer;
 
-/// Time without a request after which a connection makes room for another one of the same address: a few pings.
+/// Time without a request after which a connection makes room for another one of the same address:
+/// a few pings.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The same for a connection that has never asked for anything: devices ask at once.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// Connections that have been told to leave and are still there. Each has a descriptor beyond the places for at most seconds.
+/// Connections that have been told to leave and are still there. Each has a descriptor beyond the
+/// slots for some seconds at most.
 pub(crate) const LEAVING_MAX: usize = 64;
 
 /// Connections at once that are told that there is no slot; further ones are just dropped.
 pub(crate) const REFUSALS_MAX: usize = 64;
 
-/// The places of all connections.
+/// The slots of all connections.
 pub(crate) struct Admission {
     slots_max: usize,
     per_address_max: usize,
@@ -45,6 +47,7 @@ struct State {
     leaving: usize,
 }
 
+/// A connection that has a slot, or had one.
 struct Admitted {
     came: Moment,
     /// When its last request came; 0 before the first.
@@ -53,7 +56,7 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// Those with the least go first.
+    /// Connections with the least leave first.
     fn worth(&self) -> (bool, u64) {
         match self.asked.load(Ordering::Relaxed) {
             0 => (false, self.came.0),
@@ -68,14 +71,14 @@ impl Admitted {
     }
 }
 
-/// A place of one connection; free again on drop.
+/// The slot of one connection; free again on drop.
 pub(crate) struct ConnectionSlot {
     admission: Arc<Admission>,
     address: Peer,
-    one: Arc<Admitted>,
+    connection: Arc<Admitted>,
 }
 
-/// Why there is no place.
+/// Why there is no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// All are taken: so many.
@@ -106,61 +109,66 @@ impl Admission {
         Admission { slots_max, per_address_max, state: Mutex::default() }
     }
 
-    /// A place for a connection from `address`, if need be one that another has to leave.
+    /// A slot for a connection from `address`, if need be one that another has to leave.
     pub fn admit(self: &Arc<Admission>, address: Peer, now: Moment) -> Result<ConnectionSlot, Full> {
         let mut state = locked(&self.state);
         let own = state.addresses.get(&address).map_or(0, Vec::len);
         if own >= self.per_address_max {
-            let idle = state.oldest(|peer| *peer == address).filter(|(_, one)| one.is_idle(now));
-            idle.and_then(|(from, one)| state.displace(from, &one)).ok_or(Full::Address(own))?;
+            let idle = state.oldest(|peer| *peer == address).filter(|(_, connection)| connection.is_idle(now));
+            idle.and_then(|(from, connection)| state.displace(from, &connection)).ok_or(Full::Address(own))?;
         } else if state.taken >= self.slots_max {
             // Half of those that may be leaving are kept for addresses that have nothing yet.
             let full = own > 0 && state.leaving >= LEAVING_MAX / 2;
-            let one = if full { None } else { state.slot_for(own, now) };
-            one.and_then(|(from, one)| state.displace(from, &one)).ok_or(Full::Server(state.taken))?;
+            let connection = if full { None } else { state.loser_to(own, now) };
+            connection
+                .and_then(|(from, connection)| state.displace(from, &connection))
+                .ok_or(Full::Server(state.taken))?;
         }
-        let one = Arc::new(Admitted { came: now, asked: AtomicU64::new(0), leave: Notify::new() });
-        state.addresses.entry(address).or_default().push(one.clone());
+        let connection = Arc::new(Admitted { came: now, asked: AtomicU64::new(0), leave: Notify::new() });
+        state.addresses.entry(address).or_default().push(connection.clone());
         state.taken += 1;
-        Ok(ConnectionSlot { admission: self.clone(), address, one })
+        Ok(ConnectionSlot { admission: self.clone(), address, connection })
     }
 }
 
 impl State {
-    /// The one of another address that one with `own` connections may have.
-    fn slot_for(&self, own: usize, now: Moment) -> Option<(Peer, Arc<Admitted>)> {
-        let most = self.addresses.iter().max_by_key(|(_, admitted)| admitted.len())?;
+    /// A connection of another address that gives its slot to an address with `own` connections.
+    fn loser_to(&self, own: usize, now: Moment) -> Option<(Peer, Arc<Admitted>)> {
+        let most = self.addresses.iter().max_by_key(|(_, connections)| connections.len())?;
         if most.1.len() >= own + 2 {
             return self.oldest(|peer| peer == most.0);
         }
         let has_more = |peer: &Peer| self.addresses[peer].len() > own;
-        self.oldest(has_more).filter(|(_, one)| one.is_idle(now))
+        self.oldest(has_more).filter(|(_, connection)| connection.is_idle(now))
     }
 
-    /// The one worth least of these addresses.
+    /// The connection worth least of these addresses.
     fn oldest(&self, of: impl Fn(&Peer) -> bool) -> Option<(Peer, Arc<Admitted>)> {
         let addresses = self.addresses.iter().filter(|(peer, _)| of(peer));
-        let admitted = addresses.flat_map(|(peer, admitted)| admitted.iter().map(|one| (*peer, one)));
-        admitted.min_by_key(|(_, one)| one.worth()).map(|(peer, one)| (peer, one.clone()))
+        let connections =
+            addresses.flat_map(|(peer, connections)| connections.iter().map(|connection| (*peer, connection)));
+        connections
+            .min_by_key(|(_, connection)| connection.worth())
+            .map(|(peer, connection)| (peer, connection.clone()))
     }
 
-    /// Tells the connection of a one to leave it.
-    fn displace(&mut self, address: Peer, one: &Arc<Admitted>) -> Option<()> {
+    /// Takes its slot from a connection, and tells it to leave.
+    fn displace(&mut self, address: Peer, connection: &Arc<Admitted>) -> Option<()> {
         if self.leaving >= LEAVING_MAX {
             return None;
         }
-        self.leave(address, one);
+        self.leave(address, connection);
         self.leaving += 1;
-        one.leave.notify_one();
+        connection.leave.notify_one();
         Some(())
     }
 
-    /// Whether it still had its one.
-    fn leave(&mut self, address: Peer, one: &Arc<Admitted>) -> bool {
-        let Some(admitted) = self.addresses.get_mut(&address) else { return false };
-        let Some(at) = admitted.iter().position(|other| Arc::ptr_eq(other, one)) else { return false };
-        admitted.swap_remove(at);
-        if admitted.is_empty() {
+    /// Takes its slot from a connection. Whether it still had it.
+    fn leave(&mut self, address: Peer, connection: &Arc<Admitted>) -> bool {
+        let Some(connections) = self.addresses.get_mut(&address) else { return false };
+        let Some(at) = connections.iter().position(|other| Arc::ptr_eq(other, connection)) else { return false };
+        connections.swap_remove(at);
+        if connections.is_empty() {
             self.addresses.remove(&address);
         }
         self.taken -= 1;
@@ -171,19 +179,19 @@ impl State {
 impl ConnectionSlot {
     /// The connection asked for something.
     pub fn asked(&self, now: Moment) {
-        self.one.asked.store(now.0.max(1), Ordering::Relaxed);
+        self.connection.asked.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// Ready when the place is needed for another.
+    /// Ready when the slot is needed for another connection.
     pub async fn displaced(&self) {
-        self.one.leave.notified().await;
+        self.connection.leave.notified().await;
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = locked(&self.admission.state);
-        if !state.leave(self.address, &self.one) {
+        if !state.leave(self.address, &self.connection) {
             state.leaving -= 1;
         }
     }

@@ -28,7 +28,8 @@ impl Advice {
 pub(crate) struct Ordered {
     pub action: ActionId,
     pub revision: u32,
-    /// A sequence begins here, whatever was pushed before; otherwise the order extends the current one.
+    /// A sequence begins here, whatever was pushed before; otherwise the order extends the current
+    /// one.
     pub begins: bool,
     /// Position of the first of `pages` in the action.
     pub from: u32,

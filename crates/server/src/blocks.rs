@@ -1,7 +1,9 @@
-//! Decoded blocks in memory, for building pages; and pieces of bundles, which many starts are sent.
+//! Decoded blocks in memory, of which pages are built, and pieces of bundles, which are pushed at
+//! many starts.
 //!
-//! Two parts with a bound each: what was used lately, and what the Provider holds from the start of an image. A demand
-//! never comes here: its reply is the stored block as it lies in the file.
+//! There are two parts, each with a limit: what was used lately, and what the Provider keeps from
+//! the moment an image is opened. A demand never comes here: its reply is the stored block as it
+//! lies in the file.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,21 +1,21 @@
-//! What all connections share: memory of replies and pushes, reads at once, uploads. Who may hold
-//! how much of it, and whose turn it is when there is too little.
+//! Something that all connections share, such as memory of replies or slots of reads: how much each
+//! may hold, and whose turn it is when there is too little.
 //!
 //! A connection takes room before it does the work, keeps it while the bytes lie in its queue, and
-//! gives it back as the queue drains. How long that takes is up to its peer, so no peer may hold so
-//! much that others must wait for it:
+//! gives it back as the queue drains. Its peer decides how long that takes. So no peer may hold so
+//! much that others have to wait for it:
 //!
 //! - **Shares** (dynamic thresholds, as switches share their buffers): a peer may hold no more than
-//!   what would then still be free: one gets a half at most, and something is always left for the
-//!   next. The connections of a peer share its part by the same rule, in smaller parts.
-//! - **Turns**: those who wait are served by peer in turn, and by connection in turn within a peer.
-//!   A peer that waits because it holds its share is passed over. One that holds nothing is not:
-//!   the next room is kept for it, however large its wish.
-//! - **Slow peers last** ([`SlowPeers`]): those who lately had to give way hold a half together,
-//!   and go behind the others but for each eighth turn.
+//!   would then still be free. One peer alone gets half at most, and something is always left for
+//!   the next. The connections of a peer share its part by the same rule, in smaller parts.
+//! - **Turns**: peers that wait are served in turn, and so are the connections of a peer. A peer
+//!   that waits because it holds its share is passed over. A peer that holds nothing is not: the
+//!   next room is kept for it, however large its request.
+//! - **Slow peers last** ([`SlowPeers`]): peers that lately had to give way hold half together, and
+//!   go behind the others except in each eighth turn.
 //!
-//! A peer that reads gets all its room back in the end, so none waits for ever. One that does not
-//! read is cut off by the least rate of the wire.
+//! A peer that reads gives all its room back in the end, so none waits for ever. The wire closes
+//! the connection of a peer that does not read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,9 @@ use crate::lock::locked;
 use crate::peer::{Owner, Peer};
 use crate::slow::SlowPeers;
 
-/// A connection holds no more than this part of what its peer could still take: forty that give nothing back then leave
-/// hundredths for the next, where halves would leave nothing. With the default memory it is more than the connection's own limit.
+/// A connection holds no more than this part of what its peer could still take: forty that give
+/// nothing back then leave hundredths for the next, where halves would leave nothing. With the
+/// default memory it is more than the connection's own limit.
 const CONNECTION_PARTS: usize = 8;
 
 /// A peer holds no more reads than this part of those that are free: seven of 64. Reads may turn
@@ -162,7 +163,8 @@ impl Budget {
         Budget::new(Rule::Reads, 1, count)
     }
 
-    /// Slots of work that ends by itself soon: one peer may use all of them while nobody else wants one.
+    /// Slots of work that ends by itself soon: one peer may use all of them while nobody else wants
+    /// one.
     pub fn turns(count: usize) -> Budget {
         Budget::new(Rule::Turns, 1, count)
     }
@@ -187,7 +189,8 @@ impl Budget {
         Budget { inner: Arc::new(Inner { slow: slow.clone(), ..inner }) }
     }
 
-    /// Waits in turn for `amount`: bytes, or slots. More than there is at all is cut to it, so that the wait ends.
+    /// Waits in turn for `amount`: bytes, or slots. More than there is at all is cut to it, so that
+    /// the wait ends.
     pub async fn take(&self, owner: Owner, amount: usize) -> Room {
         let units = self.units(amount).min(self.inner.units_max);
         if units == 0 {
@@ -215,7 +218,7 @@ impl Budget {
     pub fn try_take(&self, owner: Owner, amount: usize) -> Option<Room> {
         let (units, is_slow) = (self.units(amount), self.inner.slow.contains(owner.peer));
         let mut state = locked(&self.inner.state);
-        // Who waits goes first.
+        // Those that wait go first.
         if !state.turns.is_empty() || state.may(self.inner.rule, owner, is_slow, units) != Verdict::Granted {
             return None;
         }
@@ -238,8 +241,8 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
-    /// Whether somebody waits who holds less than half of an equal share, and there is too little
-    /// left for it: others hold too much, not he.
+    /// Whether a peer waits that holds less than half of an equal share, because there is too
+    /// little left: others hold too much, not it.
     pub fn is_lacking(&self) -> bool {
         self.is_any_lacking(|_| true)
     }
@@ -290,7 +293,8 @@ impl Budget {
         drop(unclaimed);
     }
 
-    /// Serves those who wait as far as there is room. Returns the room of those who waited no longer, to be dropped without the lock.
+    /// Serves those who wait as far as there is room. Returns the room of those who waited no
+    /// longer, to be dropped without the lock.
     #[must_use]
     fn grant(&self, state: &mut State) -> Vec<Room> {
         let mut unclaimed = Vec::new();

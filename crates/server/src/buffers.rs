@@ -1,4 +1,5 @@
-//! Memory of what connections receive and of their replies, and the peers that kept it for too long.
+//! Memory of what connections receive and of their replies, and the peers that kept it for too
+//! long.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! Threads that build pieces of pushes. A prediction must not starve a demand, so they, like the
-//! one that makes bundles, have a low priority: while the processors are busy, whoever reads a
-//! block or commits goes first.
+//! Threads that build pieces of pushes.
+//!
+//! A prediction must not delay a demand. So these threads, like the one that makes bundles, have a
+//! low priority: while the processors are busy, reads of blocks and commits go first.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,8 +20,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads, and what pieces take. The threads end when this is dropped.
 ///
-/// Invariant: whoever has a piece built holds its memory and one of as many slots as there are
-/// threads, so that a thread is free for it.
+/// Invariant: a piece that is built has its memory and a slot. There are as many slots as threads,
+/// so that a thread is free for it.
 pub(crate) struct Builders {
     jobs: Sender<Job>,
     /// Memory of pieces, until they leave.
@@ -31,14 +32,15 @@ pub(crate) struct Builders {
 }
 
 impl Builders {
-    /// Starts `count` threads. Pieces take `memory_bytes` at most; `encoders` streams are compressed at once.
+    /// Starts `count` threads. Pieces take `memory_bytes` at most; `encoders` streams are
+    /// compressed at once.
     pub fn start(count: usize, memory_bytes: usize, encoders: usize) -> io::Result<Builders> {
         let (jobs, receiver) = channel();
         let receiver: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(receiver));
         for _ in 0..count {
             let receiver = receiver.clone();
             std::thread::Builder::new().name("builder".to_owned()).spawn(move || {
-                step_back();
+                lower_priority();
                 loop {
                     let job = locked(&receiver).recv();
                     let Ok(job) = job else { return };
@@ -67,8 +69,8 @@ impl Builders {
         self.slots.taken()
     }
 
-    /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report` gets the outcome, or why
-    /// it panicked, with the memory.
+    /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report`
+    /// gets the outcome, or why it panicked, with the memory.
     pub fn build<T>(
         self: &Arc<Self>,
         owner: Owner,
@@ -99,7 +101,7 @@ impl Builders {
 }
 
 /// Gives the calling thread, and no other, the priority of work that was foreseen.
-pub(crate) fn step_back() {
+pub(crate) fn lower_priority() {
     // Linux means the thread by it. A refusal costs nothing but the order.
     if let Ok(present) = rustix::process::getpriority_process(None) {
         let _ = rustix::process::setpriority_process(None, present + NICENESS);

@@ -1,7 +1,8 @@
-//! Where bundles are opened and made: one thread of low priority for the whole server, fed through a queue.
+//! The thread that opens and makes bundles: one of low priority for the whole server, fed by a
+//! queue.
 //!
-//! One at a time is enough, because a bundle only saves bytes: until it is there, pushes are compressed live, or come from an
-//! older bundle. What is made is decided by [`policy`](crate::bundle::policy).
+//! One is enough, because a bundle only saves bytes. Until it is there, pushes are compressed live
+//! or come from an older bundle. [`policy`](crate::bundle::policy) decides what is made.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use predict::ActionPredictor;
 use store::{Listed, Store};
 use units::ActionId;
 
-use crate::builders::step_back;
+use crate::builders::lower_priority;
 use crate::bundle::policy::{Grade, Start};
 use crate::bundle::{Bundle, PIECE_PAGES_MAX, Recipe, build, folder, key};
 use crate::error::Failure;
@@ -23,15 +24,15 @@ use crate::metrics::Metrics;
 use crate::panics::caught_blocking;
 use crate::published::Published;
 
-/// Niceness of the thread: it gives way to those who serve, but not for ever. On a busy host a bundle that is never made costs
-/// every push a fifth more bytes.
+/// Niceness of the thread: it gives way to those who serve, but not for ever. On a busy host a
+/// bundle that is never made costs every push a fifth more bytes.
 const NICENESS: i32 = 10;
 
 /// Bundles of one image. The actions used last have one.
 const BUNDLES_MAX: usize = 256;
 
 /// All bundles of an image take at most this many times the room of its file. Programs share pages,
-/// so more than once is of use; but whoever may touch pages decides what is bundled.
+/// so more than once is of use; but everyone who may touch pages decides what is bundled.
 const IMAGE_SHARE: u64 = 2;
 
 /// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
@@ -92,7 +93,7 @@ impl Bundler {
         let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
             let worker = worker.clone();
             move || {
-                step_back();
+                lower_priority();
                 worker.run(receiver)
             }
         })?;

@@ -37,15 +37,16 @@ impl std::fmt::Debug for StoreAt {
     }
 }
 
-/// The PEM files of a server that speaks TLS. They are read when it starts, and by [`crate::Reloader::reload`].
+/// The PEM files of a server that speaks TLS. They are read when it starts, and by
+/// [`crate::Reloader::reload`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Our certificate, then those that lead to an authority the devices trust.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities of client certificates. If given, every client must show one that they, or those of
-    /// `push_authorities`, issued.
+    /// Authorities of client certificates. If given, every client must show one that they, or those
+    /// of `push_authorities`, issued.
     pub client_authorities: Option<PathBuf>,
     /// Authorities of the certificates of those who may push images.
     pub push_authorities: Option<PathBuf>,
@@ -56,11 +57,11 @@ pub struct TlsFiles {
 pub enum Uploads {
     /// Nobody.
     Refused,
-    /// Who shows a certificate of [`TlsFiles::push_authorities`]. Without certificates of clients, whoever can connect: such a
-    /// server listens on loopback addresses only.
+    /// Clients that show a certificate of [`TlsFiles::push_authorities`]. Without certificates of
+    /// clients, whoever can connect: such a server listens on loopback addresses only.
     #[default]
     Trusted,
-    /// Whoever can connect, over any address.
+    /// Everyone who can connect, over any address.
     Anyone,
 }
 
@@ -103,7 +104,8 @@ pub struct Config {
 pub struct ConnectionConfig {
     /// Connections open at once; further ones are told that the server is busy.
     pub max: usize,
-    /// Connections of one address (of one /64 for IPv6); `None` for a quarter of all, but no less than 64.
+    /// Connections of one address (of one /64 for IPv6); `None` for a quarter of all, but no less
+    /// than 64.
     pub per_address_max: Option<usize>,
     /// Bytes queued or being read for one connection before it is asked to wait.
     pub bytes_max: usize,
@@ -126,7 +128,8 @@ impl ConnectionConfig {
 /// Limits of images.
 #[derive(Clone, Debug)]
 pub struct ImageConfig {
-    /// Images whose metadata is kept in memory; those used longest ago make room, and are opened again when they are used.
+    /// Images whose metadata is kept in memory; those used longest ago make room, and are opened
+    /// again when they are used.
     pub open_max: usize,
     /// What the server accepts of an image.
     pub limits: image::Limits,
@@ -220,8 +223,8 @@ impl Config {
         volume::check(&self.volumes, store)
     }
 
-    /// Refuses settings that cannot work, that would let strangers replace images, or let whoever is on the way to a device
-    /// change what it writes.
+    /// Refuses settings that cannot work, that would let strangers replace images, or let whoever
+    /// is on the way to a device change what it writes.
     pub(crate) fn check(&self) -> Result<(), ServerError> {
         let knows_clients = |files: &TlsFiles| files.client_authorities.is_some() || files.push_authorities.is_some();
         let is_local = self.listen.ip().to_canonical().is_loopback();

@@ -6,16 +6,19 @@ use crate::Config;
 use crate::admission::{LEAVING_MAX, REFUSALS_MAX};
 use crate::upload::{UPLOADS_AT_WORK, UPLOADS_MAX};
 
-/// Descriptors of the process itself: streams, the listener, timers, signals, the store's folder, journals of volumes.
+/// Descriptors of the process itself: streams, the listener, timers, signals, the store's folder,
+/// journals of volumes.
 const PROCESS_DESCRIPTORS: usize = 64;
 
 /// Descriptors of one volume: its folder, its journal, and files that are being read or written.
 const VOLUME_DESCRIPTORS: usize = 32;
 
-/// Raises the soft limit to the hard one: the soft one is low for the sake of programs that use `select`.
+/// Raises the soft limit to the hard one: the soft one is low for the sake of programs that use
+/// `select`.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused only where a sandbox forbids it; then the limit stays, and fewer connections are taken.
+    // Refused only where a sandbox forbids it; then the limit stays, and fewer connections are
+    // taken.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 

@@ -5,9 +5,9 @@
 //! peer, so that a stranger who says the same number is another device. How much there is to
 //! remember is up to the device, so its record takes memory as it grows.
 //!
-//! A running program's touches may come over any connection of its device, but its push stream lives
-//! on one. The *owner* of a token is the connection that pushes to it; the others send it what the
-//! predictor says.
+//! A running program's touches may come over any connection of its device, but its push stream
+//! lives on one. The *owner* of a token is the connection that pushes to it; the others send it
+//! what the predictor says.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,8 @@ use crate::lock::locked;
 use crate::peer::{self, Peer};
 use crate::record::{Record, RecordLimits};
 
-/// What is remembered of the images of one device. One page may be evicted alone; eight losses show that the device lost many.
+/// What is remembered of the images of one device. One page may be evicted alone; eight losses show
+/// that the device lost many.
 const RECORD: RecordLimits = RecordLimits { keys_max: 16, key_bytes: 0, losses_max: 8, free_bytes: 0 };
 
 /// Tokens with an owner, for one device: the streams of a few connections.
@@ -34,7 +35,7 @@ pub(crate) struct Device {
     record: Mutex<Record<ImageId>>,
     owners: Mutex<HashMap<(ImageId, Token), Owner>>,
     devices: Devices,
-    /// Under what its connections find it. `None` for a client that did not say who it is.
+    /// The key by which its connections find it. `None` for a client that did not say who it is.
     key: Option<Key>,
     /// What tells its tokens from the same tokens of others.
     scope: u128,
@@ -120,8 +121,8 @@ impl Drop for Device {
 }
 
 impl Device {
-    /// What predictors call a token of this device. They are told the tokens of all devices, and a device that
-    /// knows the token of another one must not act for it. The same call leads back.
+    /// What predictors call a token of this device. They are told the tokens of all devices, and a
+    /// device that knows the token of another one must not act for it. The same call leads back.
     pub fn scoped(&self, token: Token) -> Token {
         Token(token.0 ^ self.scope)
     }
@@ -137,7 +138,8 @@ impl Device {
         pages.iter().for_each(|page| record.not_sent(image, *page));
     }
 
-    /// The device asks for `page` though it is not on its way. `true` if it had been sent, so the device dropped it.
+    /// The device asks for `page` though it is not on its way. `true` if it had been sent, so the
+    /// device dropped it.
     pub fn demanded(&self, image: ImageId, page: PageId) -> bool {
         locked(&self.record).demanded(image, page)
     }
@@ -152,7 +154,8 @@ impl Device {
         locked(&self.record).has_each(image, pages)
     }
 
-    /// Whether `connection` is to act on advice for a token. If another connection owns it, the advice goes there.
+    /// Whether `connection` is to act on advice for a token. If another connection owns it, the
+    /// advice goes there.
     pub fn route(&self, connection: u64, image: ImageId, token: Token, advice: Advice) -> Option<Advice> {
         let mut owners = locked(&self.owners);
         match owners.get(&(image, token)) {

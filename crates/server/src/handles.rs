@@ -14,7 +14,8 @@ pub(crate) const HANDLES_MAX: usize = 64;
 
 /// Images and volumes that a connection has open. They share their numbers.
 ///
-/// Invariant: a handle stands for the same image or volume as long as the connection lives, and there are at most [`HANDLES_MAX`].
+/// Invariant: a handle stands for the same image or volume as long as the connection lives, and
+/// there are at most [`HANDLES_MAX`].
 #[derive(Default)]
 pub(crate) struct Handles {
     opened: Vec<Open>,

@@ -1,7 +1,7 @@
-//! What the Predictor learned, in the store: one actions file for each image, under `learned/`.
+//! What the predictor learned, in the store: one actions file for each image, under `learned/`.
 //!
-//! Loaded when an image is opened; saved when actions changed, and at the end. The set is copied under the predictor's
-//! lock and encoded outside it.
+//! It is loaded when an image is opened, and saved when actions changed and when the server ends.
+//! The set is copied under the predictor's lock and encoded outside it.
 
 use profile::ActionSet;
 use store::Store;
@@ -20,8 +20,8 @@ pub(crate) fn key(id: ImageId) -> String {
     format!("learned/{id}.actions")
 }
 
-/// The saved actions of an image with the hash of their file, or `None` if there are none; the error says why a file is
-/// of no use.
+/// The saved actions of an image with the hash of their file, or `None` if there are none; the
+/// error says why a file is of no use.
 pub(crate) fn load(store: &dyn Store, id: ImageId) -> Result<Option<(ActionSet, blake3::Hash)>, String> {
     let bytes = match store.get(&key(id), FILE_BYTES_MAX) {
         Ok(bytes) => bytes,

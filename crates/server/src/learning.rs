@@ -1,8 +1,8 @@
 //! What is learned of one open image, and the memory that it takes.
 //!
-//! Whatever devices touch is recorded, so they decide how much there is to keep. Memory is taken as
-//! it grows; when there is none, the runs that have been idle for longest end, and the actions used
-//! longest ago are forgotten. Predictions are lost by that, never bytes.
+//! Everything that devices touch is recorded, so they decide how much there is to keep. Memory is
+//! taken as it grows. When there is none, the runs that have been idle for longest end, and the
+//! actions used longest ago are forgotten. That loses predictions, never bytes.
 
 use std::ops::{Deref, DerefMut};
 

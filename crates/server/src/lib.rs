@@ -1,19 +1,25 @@
-//! The server: publishes the images of a store, answers demands, learns what programs touch, and pushes ahead of them.
+//! The server: publishes the images of a store, answers demands, learns what programs touch, and
+//! pushes ahead of them.
 //!
-//! One task serves one connection ([`session`]): it drives the wire's state machine and never waits for a disk or for a
-//! prediction. Reading happens on blocking threads, in this order of importance: demands, pieces of pushes, reading
-//! ahead, bundles. What the connections share is in `shared::Shared`:
+//! One task serves one connection (`session`). It drives the wire's state machine and never waits
+//! for a disk or for a prediction. Blocking threads read, in this order of importance: demands,
+//! pieces of pushes, reading ahead, bundles. What all connections share is in `shared::Shared`.
+//! Modules, from the top down; none imports one above it:
 //!
-//! - `catalog`: names, tags, open images (`published`), uploads (`upload`);
-//! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
-//! - `provider` and `blocks`: what is decoded in memory; `learned`: actions in the store; `device`: what each device has;
-//! - `volumes`: folders of mutable files beside the images, and the order in which their files are used;
-//! - `peer`: whom memory, reads, places and processor time are shared by (`budget`, `admission`,
-//!   `processor`); `account`: memory of metadata and of what is learned (`learning`); `panics`:
-//!   what ends with one connection;
-//! - `metrics`, `admin`, `log`.
+//! - `accept`: listens, admits connections, ends the server in good order;
+//! - `session`: one connection; `done`: what comes back to it; `handles`: what it has open;
+//! - `push`: the streams of one connection, fed from bundles (`bundle`, `bundler`) or compressed
+//!   live (`builders`); `advice`: what the predictor wants pushed;
+//! - `upload`: images that arrive; `catalog`: names, tags, open images (`published`);
+//! - `volumes`: folders of mutable files, and the order in which their files are used;
+//! - `device`, `record`: what each device has; `learned`, `learning`: what programs touch;
+//!   `provider`, `blocks`: what is decoded in memory;
+//! - `budget`, `buffers`, `readers`, `admission`, `processor`: memory, slots and processor time,
+//!   shared fairly among peers (`peer`, `slow`); `account`: memory of metadata;
+//! - `config`, `storage`, `metrics`, `admin`, `log`, `panics`.
 //!
-//! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and neither can a panic (`panics`).
+//! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and
+//! neither can a panic.
 
 mod accept;
 mod access;

@@ -1,7 +1,7 @@
 //! One line for each event worth a look, to wherever the caller of the server wants it.
 //!
-//! What a peer sends can cause lines as fast as it likes, with any text. So a place in the program that logs (a kind of
-//! line) writes a few lines a minute and then counts, and the text is made harmless for terminals.
+//! A peer can cause as many lines as it likes, with any text. So each statement that logs writes a
+//! few lines a minute and only counts the others, and the text is made harmless for terminals.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -18,7 +18,8 @@ const LINES_MAX: u64 = 20;
 /// The time for which lines are counted.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Longest line, in characters: an error of ours with a path of the greatest length fits nearly always.
+/// Longest line, in characters: an error of ours with a path of the greatest length fits nearly
+/// always.
 const LINE_CHARS_MAX: usize = 2000;
 
 /// How much an event matters.
@@ -57,7 +58,8 @@ impl Logger {
         Logger(Arc::new(Inner { kinds: Mutex::default(), sink: Box::new(sink) }))
     }
 
-    /// Lines to standard error, each with its time. Where that is closed or full, the server goes on without them.
+    /// Lines to standard error, each with its time. Where that is closed or full, the server goes
+    /// on without them.
     pub fn stderr() -> Logger {
         Logger::new(|level, line| {
             let kind = match level {
@@ -136,7 +138,8 @@ impl fmt::Debug for Logger {
     }
 }
 
-/// The line without what would steer a terminal or change the order of what is read, and not too long.
+/// The line without what would steer a terminal or change the order of what is read, and not too
+/// long.
 fn harmless(line: &str) -> String {
     match line.char_indices().nth(LINE_CHARS_MAX) {
         Some((end, _)) => format!("{} ...", units::printable_line(&line.as_bytes()[..end])),
@@ -151,7 +154,8 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-        // Years begin in March here, so that a leap day is the last of its year. Eras of 400 years have equally many days.
+        // Years begin in March here, so that a leap day is the last of its year. Eras of 400 years
+        // have equally many days.
         let days = days + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

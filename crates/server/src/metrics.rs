@@ -1,4 +1,5 @@
-//! Every counter of the server: name, unit, help. They only grow, except the gauges, and are read by `runnel status`.
+//! Every counter of the server: name, unit, help. Counters only grow, except gauges. `runnel
+//! status` prints them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
-//! What a panic ends: one connection, one upload, one bundle, one part of the upkeep; never the server. A panic is a bug; the
-//! default hook prints where, and the line of log here says what it ended.
+//! What a panic ends: one connection, one upload, one bundle, or one part of the upkeep; never the
+//! server. A panic is a bug. The default hook prints where it happened, and a line of log says what
+//! it ended.
 
 use std::any::Any;
 use std::future::Future;
@@ -9,8 +10,8 @@ use std::task::Poll;
 
 /// Runs a future to its end; if it panics, it is dropped, and the error says why.
 ///
-/// What outlives the future must bear that it stops anywhere: locks are taken by [`crate::lock::locked`], and all that a
-/// connection holds goes with it.
+/// What outlives the future must bear that it stops anywhere: locks are taken by
+/// [`crate::lock::locked`], and all that a connection holds goes with it.
 pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Leading bits of an IPv6 address that name a site: within them one machine chooses its addresses freely.
+/// Leading bits of an IPv6 address that name a site: within them one machine chooses its addresses
+/// freely.
 const SITE_BITS_V6: u32 = 64;
 
 /// A client, as far as the server can tell clients apart. One peer may have many connections.

@@ -1,15 +1,15 @@
 //! Processor time of the tasks that serve connections: whose turn it is when more are ready than
-//! there are threads for them.
+//! there are threads.
 //!
-//! The runtime runs tasks in the order in which they became ready, whoever they belong to: a peer
-//! with two hundred connections that always have something to do gets two hundred turns for one of
-//! a device that reads a block now and then. So the time that tasks run is counted by peer. One
-//! that used more than a part of a processor lately is *busy*: it is nobody's fault, and it has all
-//! processors while nobody else wants one, but while tasks of other peers are ready, its own have
-//! one turn for each turn of those. Among busy peers the runtime's order stays.
+//! The runtime runs tasks in the order in which they became ready, whoever they belong to. So a
+//! peer with two hundred busy connections would get two hundred turns for one of a device that
+//! reads a block now and then. Therefore the time that tasks run is counted by peer. A peer that
+//! lately used more than a part of a processor is *busy*. It has all processors while nobody else
+//! wants one; while tasks of other peers are ready, it has one turn for each turn of theirs. Among
+//! busy peers the runtime's order stays.
 //!
-//! That needs short turns ([`Slices`]): a task gives its thread back after a while though more
-//! bytes are there, and a busy peer's takes few of them at a time.
+//! This needs short turns ([`Slices`]): a task gives its thread back after a while even if more
+//! bytes are there, and a task of a busy peer takes few of them at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -28,8 +28,8 @@ use crate::peer::Peer;
 /// Time over which use is counted.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Who used more than this of the present window, or of the one before it, is busy: a tenth of a
-/// processor. A device that reads ten blocks and commits twice a second uses half a hundredth.
+/// A peer that used more than this of the present window, or of the one before it, is busy: a tenth
+/// of a processor. A device that reads ten blocks and commits twice a second uses half a hundredth.
 const BUSY: Duration = Duration::from_millis(10);
 
 /// Time after which a task reads nothing more before others had a turn.
@@ -47,24 +47,24 @@ const BUSY_READ_BYTES: usize = 8 << 10;
 /// millisecond.
 pub(crate) const TASKS_BETWEEN_EVENTS: u32 = 5;
 
-/// The time that peers used, and the tasks that others step back for.
+/// The time that peers used, and the tasks that tasks of busy peers wait for.
 pub(crate) struct Processor {
     begun: Instant,
-    line: Arc<Line>,
+    queue: Arc<RunQueue>,
     peers: Mutex<HashMap<Peer, Weak<Usage>>>,
 }
 
-/// Who waits for a thread.
+/// Tasks that are ready, and tasks of busy peers that wait until there are none.
 #[derive(Default)]
-struct Line {
+struct RunQueue {
     /// Tasks of peers that are not busy which are ready and have no thread yet.
     ready: AtomicUsize,
-    /// Tasks that step back for them.
-    back: Mutex<Back>,
+    /// Tasks of busy peers that wait for them.
+    postponed: Mutex<Postponed>,
 }
 
 #[derive(Default)]
-struct Back {
+struct Postponed {
     tasks: VecDeque<Arc<Turns>>,
     /// One of them may have a turn all the same: each turn of the others gives one.
     allowed: bool,
@@ -83,12 +83,12 @@ struct Usage {
 pub(crate) struct Turns {
     begun: Instant,
     usage: Arc<Usage>,
-    line: Arc<Line>,
+    queue: Arc<RunQueue>,
     /// It is among those in `ready`.
     counted: AtomicBool,
     ended: AtomicBool,
-    /// It stands in the back of the line.
-    in_back: AtomicBool,
+    /// It waits among those of busy peers.
+    is_postponed: AtomicBool,
     /// When its present turn began, nanoseconds after `begun`.
     since: AtomicU64,
     task: Mutex<Option<Waker>>,
@@ -109,7 +109,7 @@ pub(crate) struct Slices<S> {
 
 impl Default for Processor {
     fn default() -> Processor {
-        Processor { begun: Instant::now(), line: Arc::default(), peers: Mutex::default() }
+        Processor { begun: Instant::now(), queue: Arc::default(), peers: Mutex::default() }
     }
 }
 
@@ -132,39 +132,38 @@ impl Processor {
         Arc::new(Turns {
             begun: self.begun,
             usage,
-            line: self.line.clone(),
+            queue: self.queue.clone(),
             counted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            in_back: AtomicBool::new(false),
+            is_postponed: AtomicBool::new(false),
             since: AtomicU64::new(0),
             task: Mutex::default(),
         })
     }
 }
 
-impl Line {
+impl RunQueue {
     /// Whether a task of a busy peer is to wait. It is woken when it is to look again.
-    fn steps_back(&self, turns: &Arc<Turns>) -> bool {
-        let mut back = locked(&self.back);
-        // Under the lock: who leaves the line later finds the task there.
-        if self.ready.load(Ordering::SeqCst) == 0 || std::mem::take(&mut back.allowed) {
+    fn postpones(&self, turns: &Arc<Turns>) -> bool {
+        let mut postponed = locked(&self.postponed);
+        // Under the lock: a task that is not ready any more after this finds the postponed one.
+        if self.ready.load(Ordering::SeqCst) == 0 || std::mem::take(&mut postponed.allowed) {
             return false;
         }
-        if !turns.in_back.swap(true, Ordering::Relaxed) {
-            back.tasks.push_back(turns.clone());
+        if !turns.is_postponed.swap(true, Ordering::Relaxed) {
+            postponed.tasks.push_back(turns.clone());
         }
         true
     }
 
-    /// One of those that others step back for has a thread, or is gone. Those that are to look
-    /// again.
-    fn left(&self) -> Vec<Arc<Turns>> {
-        let nobody = self.ready.fetch_sub(1, Ordering::SeqCst) == 1;
-        let mut back = locked(&self.back);
-        let count = if nobody { back.tasks.len() } else { back.tasks.len().min(1) };
-        back.allowed = count > 0;
-        let tasks: Vec<_> = back.tasks.drain(..count).collect();
-        tasks.iter().for_each(|turns| turns.in_back.store(false, Ordering::Relaxed));
+    /// A task that others wait for has a thread, or is gone. The tasks that are to look again.
+    fn task_left(&self) -> Vec<Arc<Turns>> {
+        let is_last = self.ready.fetch_sub(1, Ordering::SeqCst) == 1;
+        let mut postponed = locked(&self.postponed);
+        let count = if is_last { postponed.tasks.len() } else { postponed.tasks.len().min(1) };
+        postponed.allowed = count > 0;
+        let tasks: Vec<_> = postponed.tasks.drain(..count).collect();
+        tasks.iter().for_each(|turns| turns.is_postponed.store(false, Ordering::Relaxed));
         tasks
     }
 }
@@ -196,25 +195,25 @@ impl Turns {
         self.usage.present.fetch_add(nanos.min(TURN_MAX.as_nanos() as u64), Ordering::Relaxed);
     }
 
-    /// The task is ready: others see it if they are to step back for it.
-    fn announce(&self) {
+    /// The task is ready: tasks of busy peers wait for it if its own peer is not busy.
+    fn set_ready(&self) {
         if !self.is_busy() && !self.counted.swap(true, Ordering::SeqCst) {
-            self.line.ready.fetch_add(1, Ordering::SeqCst);
-            // Its end may have come between: nobody steps back for what never runs again.
+            self.queue.ready.fetch_add(1, Ordering::SeqCst);
+            // It may have ended meanwhile: no task waits for one that never runs again.
             if self.ended.load(Ordering::SeqCst) {
-                ring_all(&self.withdraw());
+                wake_all(&self.unset_ready());
             }
         }
     }
 
-    /// It has a thread, or is gone. Those that are to look again.
+    /// It has a thread, or is gone. The tasks that are to look again.
     #[must_use]
-    fn withdraw(&self) -> Vec<Arc<Turns>> {
-        if self.counted.swap(false, Ordering::SeqCst) { self.line.left() } else { Vec::new() }
+    fn unset_ready(&self) -> Vec<Arc<Turns>> {
+        if self.counted.swap(false, Ordering::SeqCst) { self.queue.task_left() } else { Vec::new() }
     }
 
-    fn ring(&self) {
-        self.announce();
+    fn wake_up(&self) {
+        self.set_ready();
         let task = locked(&self.task).clone();
         if let Some(task) = task {
             task.wake();
@@ -226,25 +225,25 @@ impl Turns {
     }
 }
 
-fn ring_all(tasks: &[Arc<Turns>]) {
-    tasks.iter().for_each(|turns| turns.ring());
+fn wake_all(tasks: &[Arc<Turns>]) {
+    tasks.iter().for_each(|turns| turns.wake_up());
 }
 
 impl Wake for Turns {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.wake_up();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
+        self.wake_up();
     }
 }
 
 impl<F: Future> Sharing<F> {
-    /// A task that steps back for others if its peer is busy.
+    /// A task that waits for others if its peer is busy.
     pub fn new(turns: Arc<Turns>, future: F) -> Sharing<F> {
         // It is ready from the start.
-        turns.announce();
+        turns.set_ready();
         Sharing { waker: Waker::from(turns.clone()), turns, future: Box::pin(future) }
     }
 }
@@ -254,17 +253,17 @@ impl<F: Future> Future for Sharing<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let waiting = this.turns.withdraw();
+        let waiting = this.turns.unset_ready();
         {
             let mut task = locked(&this.turns.task);
             if !task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
                 *task = Some(context.waker().clone());
             }
         }
-        let line = &this.turns.line;
-        let others = line.ready.load(Ordering::SeqCst) > 0;
-        if others && this.turns.is_busy() && line.steps_back(&this.turns) {
-            ring_all(&waiting);
+        let queue = &this.turns.queue;
+        let others = queue.ready.load(Ordering::SeqCst) > 0;
+        if others && this.turns.is_busy() && queue.postpones(&this.turns) {
+            wake_all(&waiting);
             return Poll::Pending;
         }
         let since = this.turns.now();
@@ -272,7 +271,7 @@ impl<F: Future> Future for Sharing<F> {
         let outcome = this.future.as_mut().poll(&mut Context::from_waker(&this.waker));
         this.turns.used(this.turns.now().saturating_sub(since));
         // Behind its own work: they may be hundreds.
-        ring_all(&waiting);
+        wake_all(&waiting);
         outcome
     }
 }
@@ -280,8 +279,8 @@ impl<F: Future> Future for Sharing<F> {
 impl<F> Drop for Sharing<F> {
     fn drop(&mut self) {
         self.turns.ended.store(true, Ordering::SeqCst);
-        ring_all(&self.turns.withdraw());
-        // Who still has the waker would keep the task in memory.
+        wake_all(&self.turns.unset_ready());
+        // A waker that is left somewhere would keep the task in memory.
         locked(&self.turns.task).take();
     }
 }

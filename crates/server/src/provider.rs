@@ -1,12 +1,13 @@
-//! SYSFLOW's Provider: what is in memory before anybody asks.
+//! SYSFLOW's Provider: what is in memory before anybody asks for it.
 //!
-//! How much of it is at work is a setting ([`Provider`]), so that each part can be measured against the others (SYSFLOW's
-//! Figure 7c). In every mode alike, blocks that were decoded for somebody stay in memory for a while, as plain files would
-//! stay in the page cache: the modes differ in what the first reader of a block finds.
+//! A setting ([`Provider`](crate::Provider)) says how much of it works, so that each part can be
+//! measured against the others (SYSFLOW's Figure 7c). In every mode, decoded blocks stay in memory
+//! for a while, as plain files would stay in the page cache. The modes differ in what the first
+//! reader of a block finds.
 //!
-//! When an image is opened, the blocks under the first segment of every action, and under segments that lie scattered in
-//! the file (normalised variance over a threshold), are read into memory and stay there, within their share of the
-//! memory. Reading the next segments ahead of a push is in `push`.
+//! When an image is opened, the blocks of the first segment of every action, and of segments that
+//! lie scattered in the file (normalised variance over a threshold), are read into memory and stay
+//! there, within their share of it. `push` reads the next segments ahead of a push.
 
 use std::sync::Arc;
 
@@ -17,10 +18,11 @@ use units::PageId;
 use crate::lock::locked;
 use crate::published::Published;
 
-/// Actions looked at when an image is opened, the one used last first: more would not fit the share anyway.
+/// Actions looked at when an image is opened, the one used last first: more would not fit the share
+/// anyway.
 const ACTIONS_MAX: usize = 1024;
 
-/// Reads what is worth holding. Blocks; called from a blocking thread after an image was opened.
+/// Reads the blocks that are worth keeping in memory. Blocks.
 pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
     let actions: Vec<Action> = {
         let predictor = locked(&image.predictor);
@@ -33,7 +35,7 @@ pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
         for block in image.blocks_of(pages) {
             match image.hold_block(block) {
                 Ok(true) => {}
-                // The share is used up, or the image is damaged: whoever needs the block will hear of it.
+                // The share is used up, or the image is damaged: its next reader is told.
                 Ok(false) | Err(_) => return,
             }
         }

@@ -1,4 +1,5 @@
-//! One image that clients have open: its metadata, its file, what was learned of it, and pages built from its blocks.
+//! One image that clients have open: its metadata, its file, what was learned of it, and pages
+//! built from its blocks.
 
 use std::io;
 use std::ops::Range;
@@ -22,8 +23,8 @@ use crate::metrics::Metrics;
 /// Smallest window for which bundles are made; a device that affords less gets live streams.
 pub(crate) const BUNDLE_WINDOW_LOG_MIN: u8 = 17;
 
-/// Largest window of a bundle: what devices afford by default, so that a server that starts looks for the bundles it has.
-/// 4 MiB would gain programs of tens of megabytes under one per cent.
+/// Largest window of a bundle: what devices afford by default, so that a server that starts looks
+/// for the bundles it has. 4 MiB would gain programs of tens of megabytes under one per cent.
 pub(crate) const BUNDLE_WINDOW_LOG_MAX: u8 = 21;
 
 /// An image that is served. Shared by all connections that have it open.
@@ -39,9 +40,11 @@ pub(crate) struct Published {
     pub predictor: Mutex<Learning>,
     /// Bundles that can be pushed.
     pub bundles: Bundles,
-    /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
+    /// Window of the bundles: the smallest of any client's so far, so that every client can take
+    /// them.
     window_log: AtomicU8,
-    /// Held while chunk hashes are derived, so that clients that ask together decode the image once.
+    /// Held while chunk hashes are derived, so that clients that ask together decode the image
+    /// once.
     deriving: Mutex<()>,
     /// Hash of the learned file as it was saved last.
     pub saved: Mutex<Option<blake3::Hash>>,
@@ -97,7 +100,8 @@ impl Published {
         self.window_log.load(Ordering::Relaxed)
     }
 
-    /// A client that affords windows of 2^`window_log_max` opened the image; whether bundles must be made anew for it.
+    /// A client that affords windows of 2^`window_log_max` opened the image; whether bundles must
+    /// be made anew for it.
     pub fn suit_window(&self, window_log_max: u8) -> bool {
         if window_log_max < BUNDLE_WINDOW_LOG_MIN {
             return false;
@@ -120,8 +124,8 @@ impl Published {
         self.object().advise_whole();
     }
 
-    /// A range of the chunk hashes of an image that does not store them. Deriving them decodes the whole image: a second
-    /// for some hundred megabytes.
+    /// A range of the chunk hashes of an image that does not store them. Deriving them decodes the
+    /// whole image: a second for some hundred megabytes.
     pub fn chunk_hashes(&self, range: Range<usize>) -> Result<Bytes, Failure> {
         let _one_at_a_time = locked(&self.deriving);
         self.metadata
@@ -203,7 +207,7 @@ impl Published {
                 continue;
             }
             self.metrics.blocks_read_ahead.one();
-            // Whoever needs the block will meet the same error and report it.
+            // The next reader of the block meets the same error and reports it.
             if self.decoded_block(*block).is_err() {
                 return;
             }
@@ -216,7 +220,8 @@ impl Published {
         for page in pages {
             let Some(chunks) = self.metadata.page_chunks(*page) else { continue };
             for place in chunks.chunks().filter_map(|chunk| self.metadata.chunk(chunk)) {
-                // Neighbours share a block, so looking back a little removes nearly all repeats without a set.
+                // Neighbours share a block, so looking back a little removes nearly all repeats
+                // without a set.
                 if !blocks.iter().rev().take(8).any(|block| *block == place.block) {
                     blocks.push(place.block);
                 }
@@ -225,7 +230,8 @@ impl Published {
         blocks
     }
 
-    /// Appends the valid bytes of `page` to `out`; returns how many. A page outside its file is an error.
+    /// Appends the valid bytes of `page` to `out`; returns how many. A page outside its file is an
+    /// error.
     pub fn page(&self, page: PageId, out: &mut Vec<u8>) -> Result<usize, Failure> {
         let outside = || Failure::bad_request(format!("image {} has no page {page}", self.id));
         let chunks = self.metadata.page_chunks(page).ok_or_else(outside)?;
@@ -250,12 +256,14 @@ impl Published {
         self.metadata.page_bytes(page).is_some()
     }
 
-    /// Whether `page` has bytes that are stored somewhere: others are zeros that nobody needs to send.
+    /// Whether `page` has bytes that are stored somewhere: others are zeros that nobody needs to
+    /// send.
     pub fn is_stored(&self, page: PageId) -> bool {
         self.metadata.page_chunks(page).is_some_and(|chunks| !chunks.is_hole())
     }
 
-    /// Where a page lies in the file, for the Provider's variance: the first byte of its first block, in pages.
+    /// Where a page lies in the file, for the Provider's variance: the first byte of its first
+    /// block, in pages.
     pub fn position(&self, page: PageId) -> Option<u64> {
         let chunk = self.metadata.page_chunks(page)?.chunks().next()?;
         let place = self.metadata.chunk(chunk)?;

@@ -1,12 +1,15 @@
-//! The push streams of one connection: what the Predictor orders becomes pieces, as fast as the wire takes them.
+//! The push streams of one connection: the pages that the predictor orders become pieces, as fast
+//! as the wire takes them.
 //!
-//! A *sequence* is what one running program is being pushed: pages of one action from a first position to the last one
-//! ordered so far. Later orders extend it; a mismatch, the client, or the end of the program ends it. Each sequence has
-//! at most one piece being built at a time, on a blocking thread, because a compressed stream is made in order; several
-//! sequences take turns. No more is built than the wire's in-flight window has room for.
+//! A *sequence* is what one running program is being pushed: pages of one action, from a first
+//! position to the last one ordered so far. Later orders extend it. A mismatch, the client, or the
+//! end of the program ends it. A compressed stream is made in order, so a sequence has at most one
+//! piece being built; several sequences take turns. No more is built than the wire's in-flight
+//! window has room for.
 //!
-//! The pieces come from the action's bundle if there is one and it fits (`choose`); what it lacks, or else all, is
-//! compressed live, leaving out pages that the device has from us already.
+//! The pieces come from the action's bundle if there is one and it fits (`choose`). Pages that it
+//! lacks, or all pages if there is no bundle, are compressed live, without those that the device
+//! has from us.
 
 mod blocks;
 mod choose;
@@ -53,12 +56,14 @@ const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
 /// microseconds, in which a connection does nothing else.
 const PIECES_AT_ONCE: usize = 8;
 
-/// A demanded page that is so many times the bytes of its answer away in a push comes with the push. Answering would delay all
-/// that the program needs next by these bytes, to bring one page of them sooner; and the block holds pages that are
-/// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
+/// A demanded page that is so many times the bytes of its answer away in a push comes with the
+/// push. Answering would delay all that the program needs next by these bytes, to bring one page of
+/// them sooner; and the block holds pages that are pushed all the same. Four blocks are three to
+/// four segments: less than the client waits before it insists.
 const ANSWERS_AHEAD_MAX: usize = 4;
 
-// Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions must find that.
+// Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions
+// must find that.
 #[cfg(test)]
 thread_local!(pub(crate) static CANARY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
 
@@ -73,7 +78,8 @@ pub(crate) struct PagePusher {
     numbers: u64,
     /// Sequence whose turn it is.
     turn: usize,
-    /// A page was touched that is not coming yet, since the last piece was begun: one piece goes before anything else.
+    /// A page was touched that is not coming yet, since the last piece was begun: one piece goes
+    /// before anything else.
     touched: bool,
     /// Stopped sequences of which a piece is being built.
     #[cfg(test)]
@@ -140,8 +146,8 @@ impl PagePusher {
         self.touched |= !self.sequences.iter().any(coming);
     }
 
-    /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued. While something else `presses`, only
-    /// what a touch called for: one piece.
+    /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued.
+    /// While something else `presses`, only what a touch called for: one piece.
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
         self.pieces.release(wire);
         for _ in 0..PIECES_AT_ONCE {
@@ -216,7 +222,8 @@ impl PagePusher {
         self.pieces.build(bytes_max, work, move |piece, room| Done::Built(Built { sequence: number, piece, room }));
     }
 
-    /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
+    /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's
+    /// Provider).
     fn read_ahead(&mut self, at: usize) {
         if !matches!(self.shared.config.learning.provider, Provider::NvAsync | Provider::Bundle) {
             return;
@@ -317,7 +324,8 @@ impl PagePusher {
         self.cancel(wire, at, PushEndReason::Failed);
     }
 
-    /// The client does not want the stream. The wire has dropped what was queued, and nobody knows how much that was.
+    /// The client does not want the stream. The wire has dropped what was queued, and nobody knows
+    /// how much that was.
     pub fn stopped(&mut self, stream: StreamId) {
         let Some(at) = self.sequences.iter().position(|sequence| sequence.stream() == Some(stream)) else { return };
         #[cfg(test)]
@@ -357,7 +365,8 @@ impl PagePusher {
         }
     }
 
-    /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
+    /// Nothing more is built for the sequence; its stream is remembered for a while. False if it
+    /// had ended already.
     fn close(&mut self, at: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(at) else { return false };
         let (image, token) = (sequence.image.id, sequence.token);
@@ -378,8 +387,9 @@ impl PagePusher {
         });
     }
 
-    /// The stream that brings `page` so soon that an answer of `answer_bytes` to a demand would do more harm than good: the
-    /// page was sent and is not credited yet, or leaves within the in-flight window, or not long after it.
+    /// The stream that brings `page` so soon that an answer of `answer_bytes` to a demand would do
+    /// more harm than good: the page was sent and is not credited yet, or leaves within the
+    /// in-flight window, or not long after it.
     pub fn on_the_way(
         &self,
         wire: &ServerConnection,

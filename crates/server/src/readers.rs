@@ -16,10 +16,10 @@ const LISTING_LONG: Duration = Duration::from_millis(5);
 /// Time for which a peer's listings go last after one of them took long.
 const LISTER_FOR: Duration = Duration::from_secs(10);
 
-/// Slots of those who read.
+/// Slots of work that answers requests.
 ///
 /// Invariant: single pages and listings, which are work for a processor, take half the processors
-/// each at most. So whoever reads blocks finds a processor, however many ask for those.
+/// each at most. So reads of blocks find a processor, however many of those there are.
 pub(crate) struct Readers {
     reads: Budget,
     pages: Budget,

@@ -77,7 +77,8 @@ impl<K: Copy + Eq + Hash> Record<K> {
         self.set_version(key, version, false);
     }
 
-    /// A file has this version. Unless the device made it, pages of another one are not what it has.
+    /// A file has this version. Unless the device made it, pages of another one are not what it
+    /// has.
     pub fn set_version(&mut self, key: K, version: u64, by_device: bool) {
         if let Some(sent) = self.sent.get_mut(&key) {
             if sent.version != version && sent.version != 0 && !by_device {
@@ -94,7 +95,8 @@ impl<K: Copy + Eq + Hash> Record<K> {
         }
     }
 
-    /// The device asks for `page` though it is not on its way. `true` if it had been sent, so the device dropped it.
+    /// The device asks for `page` though it is not on its way. `true` if it had been sent, so the
+    /// device dropped it.
     pub fn demanded(&mut self, key: K, page: PageId) -> bool {
         let Some(sent) = self.sent.get_mut(&key) else { return false };
         if !sent.remove(page) {

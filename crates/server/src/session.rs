@@ -1,8 +1,10 @@
-//! One connection: bytes between the socket and the wire's state machine, events to those who know the answer.
+//! One connection: it takes bytes from the socket to the wire's state machine, and events to the
+//! part that can answer them.
 //!
-//! The task never blocks. What needs the disk is started on a blocking thread and comes back as [`Done`]. While more than
-//! its share of memory is queued or being read for this connection, no further event is taken up and, once the wire's
-//! event queue is full, no further byte read: a client that asks faster than it reads is slowed down by TCP.
+//! The task never blocks. Work that needs the disk runs on a blocking thread and comes back as
+//! [`Done`]. While more than the connection's share of memory is queued or being read, no further
+//! event is taken up, and once the wire's event queue is full, no further byte is read. So TCP
+//! slows down a client that asks faster than it reads.
 
 mod block_touches;
 mod client;
@@ -18,6 +20,7 @@ mod throttle;
 mod touches;
 mod uploads;
 mod volumes;
+mod workers;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +33,7 @@ use units::{Moment, RequestId};
 use wire::{ErrorCode, Hello, Notice, Refused, Reply, ServerConnection, ServerEvent, WireError};
 
 use crate::advice::Advice;
-use crate::done::{Done, DoneSender};
+use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::Handles;
 use crate::shared::Shared;
@@ -45,6 +48,7 @@ use replies::Replies;
 pub(crate) use socket::send_last;
 use socket::{READ_BYTES, fit_reads, write_on};
 use uploads::Uploads;
+use workers::Workers;
 
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;
@@ -71,7 +75,7 @@ struct Session {
     replies: Replies,
     outgoing: Outgoing,
     paces: Paces,
-    done: DoneSender,
+    workers: Workers,
     advice: UnboundedSender<Box<Advice>>,
     closed: Option<WireError>,
 }
@@ -93,7 +97,7 @@ where
     let (mut session, mut inbox) = Session::new(shared.clone(), client, stopped);
     let rest = session.serve(&mut stream, &mut inbox).await;
     let peer_left = matches!(session.closed, None | Some(WireError::Lost));
-    // The end of the server itself is nobody's fault.
+    // The end of the server itself is not a fault.
     let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*inbox.stopped.borrow());
     if let Some(error) = fault {
         shared.metrics.connections_failed.one();
@@ -123,7 +127,7 @@ impl Session {
             replies: Replies::new(&shared, owner),
             outgoing: Outgoing::default(),
             paces: Paces::default(),
-            done,
+            workers: Workers::new(shared.clone(), owner, done),
             advice,
             closed: None,
             shared,
@@ -149,7 +153,10 @@ impl Session {
             if self.closed.is_some() {
                 return self.outgoing.finish(&mut self.wire, self.shared.now());
             }
-            let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
+            let reads = match self.wire.wants_bytes() {
+                true => self.receiving.allowed(&self.wire, &self.shared, self.workers.done()).min(input.len()),
+                false => 0,
+            };
             let deadline = self.deadline().map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
             // the alarm each time.
@@ -195,7 +202,8 @@ impl Session {
         }
     }
 
-    /// Takes up what has arrived, pushes, and asks the wire for bytes. The moment at which bytes may leave if none may now.
+    /// Takes up what has arrived, pushes, and asks the wire for bytes. The moment at which bytes
+    /// may leave if none may now.
     fn advance(&mut self) -> Option<Moment> {
         if let Some(reason) = self.must_give_way() {
             self.wire.shut_down(ErrorCode::Busy, reason);
@@ -218,11 +226,6 @@ impl Session {
         // Whether an upload waits for its client is not an event.
         let uploading = (!self.uploads.is_empty()).then(|| self.shared.now().after(AGAIN));
         [self.paces.deadline(), uploading, self.wire.deadline()].into_iter().flatten().min()
-    }
-
-    /// Bytes that may be read from the socket now.
-    fn may_receive(&mut self) -> usize {
-        self.receiving.allowed(&self.wire, &self.shared, &self.done)
     }
 
     /// Whether a further request may be taken up.
@@ -293,7 +296,7 @@ impl Session {
     fn ready(&mut self, hello: Hello) {
         let owner = self.client.owner();
         let device = self.shared.devices.join(owner.peer, hello.device);
-        self.pushes = Some(Pushes::new(&self.shared, device, owner, &self.done, &self.advice));
+        self.pushes = Some(Pushes::new(&self.shared, device, owner, self.workers.done(), &self.advice));
     }
 
     fn take_done(&mut self, done: Done) {
@@ -331,13 +334,13 @@ impl Session {
             Done::Volume(done) => self.take_volume_done(done),
             Done::BuiltBlocks(built) => {
                 if let Some(pushes) = &mut self.pushes {
-                    pushes.blocks_mut().built(&mut self.wire, built);
+                    pushes.blocks().built(&mut self.wire, built);
                 }
                 self.resume_postponed();
             }
             Done::Built(built) => {
                 if let Some(pushes) = &mut self.pushes {
-                    pushes.pages_mut().built(&mut self.wire, built);
+                    pushes.built(&mut self.wire, built);
                 }
             }
         }

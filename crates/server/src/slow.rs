@@ -1,4 +1,4 @@
-//! Peers that lately kept from others, for too long, what those waited for.
+//! Peers that lately kept, for too long, what others waited for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,8 @@ const PEERS_MAX: usize = 4096;
 
 /// Slow peers. Clones are the same ones.
 ///
-/// Who gives way can come again at once, and from many addresses: without memory of it, such
-/// clients would take all there is again and again.
+/// A peer that gives way can come again at once, and from many addresses: without memory of it,
+/// such clients would take all there is again and again.
 #[derive(Clone, Default)]
 pub(crate) struct SlowPeers {
     peers: Arc<Mutex<HashMap<Peer, Instant>>>,

@@ -9,10 +9,10 @@ use crate::config::{Config, StoreAt};
 use crate::error::ServerError;
 use crate::log::Logger;
 
-/// An open store. If it is a folder that this server writes, nobody else does as long as this lives.
+/// An open store. A folder that this server writes is claimed, so that no other server writes it.
 pub(crate) struct Storage {
     store: Arc<dyn Store>,
-    /// That the store is gone was logged.
+    /// A warning said that the store is gone.
     is_gone: AtomicBool,
     _claim: Option<Claim>,
 }

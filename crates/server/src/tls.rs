@@ -1,7 +1,8 @@
 //! The beginning of a connection: plain, or a TLS 1.3 handshake.
 //!
-//! A server with a certificate takes encrypted connections only. A client that begins without TLS is recognised by its
-//! first byte (a handshake record begins with 22, our own hello with its length, 39) and told so in its own protocol.
+//! A server with a certificate takes encrypted connections only. It recognises a client that begins
+//! without TLS by its first byte (a handshake record begins with 22, our own hello with its length,
+//! 39) and tells it so in our own protocol.
 
 use std::time::Duration;
 
@@ -89,8 +90,8 @@ impl Acceptor {
         Ok(Acceptor { tls: files.map(tls).transpose()? })
     }
 
-    /// Reads the files again, for handshakes from now on; if that fails, what was read before stays in use. False if
-    /// there are none. Blocks.
+    /// Reads the files again, for handshakes from now on; if that fails, what was read before stays
+    /// in use. False if there are none. Blocks.
     pub fn reload(&self) -> Result<bool, ServerError> {
         let Some(tls) = &self.tls else { return Ok(false) };
         let keys = files::read(&tls.files)?;
@@ -181,7 +182,8 @@ mod files {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|error| failed(&files.certificate, error.to_string()))?;
-        // Who may push may connect, so the handshake accepts the authorities of both files.
+        // A client that may push may connect, so the handshake accepts the authorities of both
+        // files.
         let (clients, pushers) = (&files.client_authorities, &files.push_authorities);
         let builder = match [clients, pushers].into_iter().flatten().collect::<Vec<_>>().as_slice() {
             [] => builder.with_no_client_auth(),

@@ -1,20 +1,22 @@
 //! Uploads: an image arrives block by block, is checked as it comes, and is published in one step.
 //!
-//! A task takes what the connection hands to it through a short queue, and does each part of the
-//! work on a blocking thread, when it is its turn ([`UPLOADS_AT_WORK`]); a full queue makes the
+//! The connection hands what arrives to a task through a short queue. The task does each part of
+//! the work on a blocking thread, when it is its turn ([`UPLOADS_AT_WORK`]). A full queue makes the
 //! connection stop reading, so that a fast client is slowed down to the speed of the disk. An
-//! upload whose client says nothing keeps nobody from working. The order of things:
+//! upload whose client sends nothing keeps no other from working. The steps:
 //!
-//! 1. superblock and metadata come in (`arriving`) and are validated as any reader would;
-//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied,
-//!    the others asked for (`staged`);
-//! 3. each block that comes in is checked against its hash, decoded, held to the hashes of its chunks (an image that says
-//!    one thing in its blocks and another in its chunk hashes is refused), and written to its slot;
-//! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
+//! 1. Superblock and metadata come in (`arriving`) and are validated as any reader would.
+//! 2. Blocks that other images of the store have (by the hash of their stored bytes) are copied;
+//!    the others are asked for (`staged`).
+//! 3. Each block that comes in is checked against its hash, decoded, compared with the hashes of
+//!    its chunks, and written to its place. An image whose blocks and chunk hashes differ is
+//!    refused.
+//! 4. On commit the file is made durable under `images/<id>.rnl`, and only then the tag is pointed
+//!    to it.
 //!
-//! Until the last step the tag resolves to what it did before, whatever happens. An upload that
-//! loses its connection, or stands still, is kept for a while (`parked`): the client's next try
-//! then sends only what is still missing.
+//! Until the last step the tag means what it did before, whatever happens. An upload that loses its
+//! connection, or stands still, is kept for a while (`parked`): the client's next try then sends
+//! only what is missing.
 
 mod arriving;
 mod parked;
@@ -136,8 +138,8 @@ impl Announced {
 
 /// What all uploads share.
 ///
-/// Invariant: at most [`UPLOADS_MAX`] uploads have a file, at most [`UPLOADS_AT_WORK`] of them work,
-/// and one is published at a time.
+/// Invariant: at most [`UPLOADS_MAX`] uploads have a file, at most [`UPLOADS_AT_WORK`] of them
+/// work, and one is published at a time.
 pub(crate) struct UploadService {
     store: Arc<dyn Store>,
     catalog: Arc<Catalog>,

@@ -1,8 +1,9 @@
-//! Volumes that are served beside images: plain folders, opened when the server starts, each with what is known of the order
-//! in which its files are used.
+//! Volumes that are served beside images: plain folders, opened when the server starts, each with
+//! the order in which its files are used.
 //!
-//! [`answer`] maps one request to its answer; connections do the rest (`session::volumes`): file numbers, order of
-//! transactions, pushes (`push::blocks`). Profiles are flow graphs, kept in the store under [`profile_key`].
+//! [`answer`] answers one request. Connections do the rest: file numbers and the order of
+//! transactions (`opened`), pushes (`push::blocks`). Profiles are flow graphs, kept in the store
+//! under [`profile_key`].
 
 pub(crate) mod answer;
 mod files;
@@ -32,8 +33,8 @@ use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::{Config, ServerError, VolumeConfig};
 
-/// Time without a transaction after which a checkpoint is made: what others change behind our back between a crash and its
-/// recovery is not seen.
+/// Time without a transaction after which a checkpoint is made: what others change behind our back
+/// between a crash and its recovery is not seen.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// How often profiles that live use changed are saved.
@@ -56,7 +57,7 @@ pub(crate) struct Served {
     open: Opener,
     /// Missing while a volume that stopped is opened again.
     volume: RwLock<Option<Arc<Volume>>>,
-    /// That it cannot be opened was said.
+    /// A warning said that it cannot be opened.
     warned: AtomicBool,
     pub profiles: Mutex<Profiles>,
     present: Mutex<present::Counts>,
@@ -71,7 +72,8 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Opens the volumes of a configuration that was checked, and recovers those that were not closed cleanly. Blocks.
+    /// Opens the volumes of a configuration that was checked, and recovers those that were not
+    /// closed cleanly. Blocks.
     pub fn open(config: &Config) -> Result<Volumes, ServerError> {
         config.check_volumes()?;
         let open = |wanted: &VolumeConfig| {
@@ -144,9 +146,9 @@ impl Served {
 
     /// Opens the volume again if a failure of its disk stopped it. Blocks.
     fn recover(&self, log: &Logger) {
-        let place = || self.volume.write().unwrap_or_else(PoisonError::into_inner);
+        let write = || self.volume.write().unwrap_or_else(PoisonError::into_inner);
         {
-            let mut volume = place();
+            let mut volume = write();
             if volume.as_ref().is_some_and(|volume| !volume.is_broken()) {
                 return;
             }
@@ -156,11 +158,11 @@ impl Served {
                 return;
             }
         }
-        // Who comes now is told to try again.
+        // Requests that come now are told to try again.
         match (self.open)(log) {
             Ok(opened) => {
                 log.warning(format_args!("volume {}: it stopped, and is open again", self.name));
-                *place() = Some(Arc::new(opened));
+                *write() = Some(Arc::new(opened));
                 self.warned.store(false, Ordering::Relaxed);
             }
             Err(error) if !self.warned.swap(true, Ordering::Relaxed) => {
@@ -175,7 +177,8 @@ impl Served {
         self.committed.store(now.0, Ordering::Relaxed);
     }
 
-    /// A file was opened: from now on its profile is known, if there is one. Blocks. Whether the order of its use is known.
+    /// A file was opened: from now on its profile is known, if there is one. Blocks. Whether the
+    /// order of its use is known.
     pub fn opened(&self, path: &VolumePath, file: FileId, size: u64, store: &dyn Store, log: &Logger) -> bool {
         // The store is read without the lock, which connections take at every touch.
         if locked(&self.profiles).wants(path, file, size) {
@@ -196,7 +199,7 @@ impl Served {
     }
 
     fn save(&self, store: &dyn Store, metrics: &Metrics, log: &Logger) {
-        // That was said at the start.
+        // A warning at the start said so.
         if store.is_read_only() {
             return;
         }

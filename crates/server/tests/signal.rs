@@ -1,4 +1,5 @@
-//! The blocking convenience ends in good order on a signal. A file of its own, because signals are for the whole process.
+//! The blocking convenience ends in good order on a signal. A file of its own, because signals are
+//! for the whole process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

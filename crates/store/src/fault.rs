@@ -1,9 +1,9 @@
 //! A store that fails on purpose, the same way each time.
 //!
-//! Every call on the store and on its uploads is one operation, counted from 0. A plan names the operation that fails
-//! and how; besides, calls may fail at random from a seed. A crash is modelled as what a reader finds afterwards: what
-//! was committed stays in the wrapped store, what was not is gone, and every later call fails. To look at the store
-//! after the crash, keep a clone of the wrapped one.
+//! Every call on the store and on its uploads is one operation, counted from 0. A plan names the
+//! operation that fails, and how. Besides, calls may fail at random from a seed. After a crash, a
+//! reader finds what was committed in the wrapped store and nothing else, and every later call
+//! fails. To look at the store after the crash, keep a clone of the wrapped one.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,13 +18,14 @@ use crate::{Listed, Object, Store, StoreError, Upload};
 pub enum FaultKind {
     /// An input/output error, once.
     Error,
-    /// Half of the bytes are written, then an error; an error as above on operations that write nothing.
+    /// Half of the bytes are written, then an error; an error as above on operations that write
+    /// nothing.
     ShortWrite,
     /// From here on every write finds the disk full, until [`Fault::heal`].
     Full,
     /// The machine stops before the operation has any effect.
     CrashBefore,
-    /// The machine stops when the operation has taken effect, before the caller hears of it.
+    /// The machine stops when the operation has taken effect, before the caller is told.
     CrashAfter,
 }
 

@@ -1,19 +1,24 @@
-//! What a key may look like. One rule for all stores, narrow enough that every key is also a safe relative file path.
+//! Which keys are allowed. One rule for all stores, so narrow that every key is also a safe
+//! relative file path.
 
 use crate::StoreError;
 
-/// Longest key in bytes. Ours are under 200; 512 leaves room and stays far below PATH_MAX with any root.
+/// Longest key in bytes. Ours are under 200; 512 leaves room and stays far below PATH_MAX with any
+/// root.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// Longest part between slashes: 255 is what Linux file systems allow, and temporaries need no suffix.
+/// Longest part between slashes: 255 is what Linux file systems allow, and temporaries need no
+/// suffix.
 pub const KEY_PART_BYTES_MAX: usize = 255;
 
 /// Most parts in a key. Ours have at most three.
 pub const KEY_DEPTH_MAX: usize = 8;
 
-/// Checks a key: parts of ASCII letters, digits and `. _ - + = @ , : ~`, joined by single slashes, none starting with a dot.
+/// Checks a key: parts of ASCII letters, digits and `. _ - + = @ , : ~`, joined by single slashes,
+/// none starting with a dot.
 ///
-/// So no key is absolute, climbs with `..`, or names a hidden file such as the folder of temporaries.
+/// So no key is absolute, climbs with `..`, or names a hidden file such as the folder of
+/// temporaries.
 ///
 /// # Errors
 /// [`StoreError::InvalidKey`] with the reason.

@@ -1,12 +1,14 @@
-//! Objects by key: where a server keeps images, tags, learned actions and bundles. Knows nothing of their contents.
+//! Objects by key: where a server keeps images, tags, learned actions and bundles. The store knows
+//! nothing of their contents.
 //!
-//! An object is immutable bytes under a key such as `images/3f…9a.rnl`. The two ways to write one, [`Store::put_atomic`]
-//! and [`Upload::commit`], are all-or-nothing: after a crash at any point the key holds the old object or the new one,
-//! whole and durable. There is no append and no lock; who needs to change an object puts it anew.
+//! An object is immutable bytes under a key such as `images/3f…9a.rnl`. There are two ways to write
+//! one, [`Store::put_atomic`] and [`Upload::commit`], and both are all-or-nothing: after a crash at
+//! any point the key has the old object or the new one, whole and durable. There is no append and
+//! no lock; to change an object, put it again.
 //!
-//! Three implementations with one behaviour (the shared conformance tests hold them to it): [`Memory`] for tests and
-//! simulation, [`Local`] for a folder on disk, and [`Fault`], which wraps another store and fails on purpose.
-//! All calls block; `server` makes them from blocking threads.
+//! There are three implementations: [`Memory`] for tests and simulation, [`Local`] for a folder on
+//! disk, and [`Fault`], which wraps another store and fails on purpose. The same conformance tests
+//! check all of them. All calls block.
 
 mod error;
 mod fault;
@@ -22,10 +24,12 @@ pub use key::{KEY_BYTES_MAX, KEY_DEPTH_MAX, KEY_PART_BYTES_MAX, check_key};
 pub use local::{Claim, Local, Sharing};
 pub use memory::Memory;
 
-/// Entries one folder listing may return. A store with a million tags in one folder is broken or hostile.
+/// Entries one folder listing may return. A store with a million tags in one folder is broken or
+/// hostile.
 pub const LIST_ENTRIES_MAX: usize = 1_000_000;
 
-/// An object opened for reading. It stays readable, with the same bytes, even if its key is replaced or deleted.
+/// An object opened for reading. It stays readable, with the same bytes, even if its key is
+/// replaced or deleted.
 pub trait Object: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
@@ -38,11 +42,12 @@ pub trait Object: Send + Sync {
     /// Fills `buf` from `offset`.
     ///
     /// # Errors
-    /// [`StoreError::Truncated`] if the object ends before `offset + buf.len()`, [`StoreError::Io`] if the read fails.
+    /// [`StoreError::Truncated`] if the object ends before `offset + buf.len()`, [`StoreError::Io`]
+    /// if the read fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
 
-    /// Fills `buf` from `offset` if the bytes are in memory; `false` if they may have to be waited for, and then `buf` holds
-    /// anything. Unlike the other calls it does not block.
+    /// Fills `buf` from `offset` if the bytes are in memory; `false` if they may have to be waited
+    /// for, and then `buf` holds anything. Unlike the other calls it does not block.
     ///
     /// # Errors
     /// As [`Object::read_at`].
@@ -50,12 +55,14 @@ pub trait Object: Send + Sync {
         Ok(false)
     }
 
-    /// Tells the system that the whole object will be read soon, from front to back. Only advice: what the system makes of
-    /// it is its own affair, and a store without a system below it does nothing.
+    /// Tells the system that the whole object will be read soon, from front to back. Only advice:
+    /// what the system makes of it is its own affair, and a store without a system below it does
+    /// nothing.
     fn advise_whole(&self) {}
 }
 
-/// An object being written, invisible until [`Upload::commit`]. Dropping it has the effect of [`Upload::abort`].
+/// An object being written, invisible until [`Upload::commit`]. Dropping it has the effect of
+/// [`Upload::abort`].
 pub trait Upload: Send + Sync {
     /// Writes `bytes` at `offset`; gaps read as zeros. Writes may come in any order.
     ///
@@ -118,7 +125,8 @@ pub trait Store: Send + Sync {
     /// [`StoreError::ReadOnly`], [`StoreError::Full`] or [`StoreError::Io`].
     fn create(&self) -> Result<Box<dyn Upload>, StoreError>;
 
-    /// What lies directly in `folder` (empty: the top), in key order. A missing folder is an empty one.
+    /// What lies directly in `folder` (empty: the top), in key order. A missing folder is an empty
+    /// one.
     ///
     /// # Errors
     /// [`StoreError::InvalidKey`], [`StoreError::TooMany`] or [`StoreError::Io`].

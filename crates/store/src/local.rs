@@ -1,12 +1,12 @@
 //! A store in a folder of the local disk: one file per object, its path the key.
 //!
-//! Writing: the bytes go to a temporary file, which is synced, renamed to its place, and the folder of that place is
-//! synced. Folders made on the way are synced into their parents first. So a power cut at any point leaves the old
-//! object or the new one.
+//! To write an object, its bytes go to a temporary file, which is synced and renamed to its path;
+//! then the folder is synced. Folders that are made for it are synced into their parents first. So
+//! a power cut at any point leaves the old object or the new one.
 //!
-//! Temporaries lie in `.tmp/<n>/`, a folder per open store, held by an advisory lock on the folder itself. Opening
-//! removes every such folder whose owner is gone, so `kill -9` leaves nothing that outlives the next start, and
-//! several processes may still share one store.
+//! Temporary files lie in `.tmp/<n>/`: each open store has such a folder, and an advisory lock on
+//! it. Opening a store removes every such folder whose owner is gone. So `kill -9` leaves nothing
+//! that outlives the next start, and several processes may share one store.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,7 +25,8 @@ use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, check_k
 /// The folder of temporaries; hidden, so that no key can name it.
 const STAGING: &str = ".tmp";
 
-/// The file whose lock is a server's claim, with its process number; hidden, so that no key can name it.
+/// The file whose lock is a server's claim, with its process number; hidden, so that no key can
+/// name it.
 const CLAIM: &str = ".serving";
 
 /// Longest process number, with its line end.
@@ -75,7 +76,8 @@ impl Drop for Staging {
 }
 
 impl Local {
-    /// Opens the store in `root`, making the folder if it is missing, and removes what crashed writers left.
+    /// Opens the store in `root`, making the folder if it is missing, and removes what crashed
+    /// writers left.
     ///
     /// A folder that cannot be written is opened for reading only.
     ///
@@ -100,8 +102,9 @@ impl Local {
         Ok(Local { root: Arc::new(root), staging })
     }
 
-    /// Claims the store for a server: one that changes it is alone. The claim is an advisory lock on a file in the folder,
-    /// and ends with the process however that ends. A folder that cannot be written needs none.
+    /// Claims the store for a server: one that changes it is alone. The claim is an advisory lock
+    /// on a file in the folder, and ends with the process however that ends. A folder that cannot
+    /// be written needs none.
     ///
     /// # Errors
     /// [`StoreError::InUse`] if another process has a claim that this one does not go with.
@@ -170,7 +173,8 @@ fn check_writable(folder: &Path) -> io::Result<()> {
 impl Staging {
     fn open(parent: &Path) -> io::Result<Staging> {
         fs::create_dir_all(parent)?;
-        // Held while opening only: otherwise another opener could remove our folder before we lock it.
+        // Held while opening only: otherwise another opener could remove our folder before we lock
+        // it.
         let gate = File::open(parent)?;
         flock(&gate, FlockOperation::LockExclusive)?;
         for entry in fs::read_dir(parent)? {
@@ -232,7 +236,8 @@ impl Store for Local {
         check_key(key)?;
         let path = self.root.join(key);
         let failed = |error: io::Error| match error.kind() {
-            // A folder of that name, or a file where the key has a folder: no such object either way.
+            // A folder of that name, or a file where the key has a folder: no such object either
+            // way.
             io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => StoreError::NotFound { key: key.to_owned() },
             // A socket.
             _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {

@@ -218,7 +218,8 @@ proptest! {
                     None => store.delete(key).is_ok(),
                 })
                 .collect();
-            // A folder emptied by deletes stays a folder on disk, so only there may a put of its name still fail.
+            // A folder emptied by deletes stays a folder on disk, so only there may a put of its
+            // name still fail.
             if results[0] != results[1] {
                 prop_assert!(results[0] && bytes.is_some());
                 stores[0].delete(key).unwrap();
@@ -285,7 +286,8 @@ fn a_fault_at_every_operation_leaves_the_tag_on_an_intact_object() {
                 assert_eq!(resolve(&inner), "new content!");
             }
         }
-        // Only a crash after the very last commit may show the new object though the caller saw an error.
+        // Only a crash after the very last commit may show the new object though the caller saw an
+        // error.
         assert_eq!(switched, u64::from(kind == FaultKind::CrashAfter), "{kind:?}");
     }
 }

@@ -66,7 +66,8 @@ async fn regress_a_wish_that_nobody_waits_for_is_forgotten() {
     assert!(locked(&budget.inner.state).peers.is_empty() && locked(&budget.inner.state).turns.is_empty());
 }
 
-/// One peer with 40 connections that keep all they get: nobody else waits, nor does a good connection of the same peer.
+/// One peer with 40 connections that keep all they get: nobody else waits, nor does a good
+/// connection of the same peer.
 #[test]
 fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
     let budget = Budget::memory(128 << 20);
@@ -206,7 +207,8 @@ fn a_large_wish_of_one_who_holds_nothing_is_not_overtaken_for_ever() {
 }
 
 proptest! {
-    /// Whatever is taken and given back, the sums agree, no peer exceeds its share, and all comes back.
+    /// Whatever is taken and given back, the sums agree, no peer exceeds its share, and all comes
+    /// back.
     #[test]
     fn prop_sums_agree(steps in prop::collection::vec((1u8..5, 0u64..3, 0usize..40, any::<bool>()), 0..200)) {
         let slow = SlowPeers::for_time(Duration::from_secs(600));

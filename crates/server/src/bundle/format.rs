@@ -1,4 +1,5 @@
-//! A bundle on disk: structs and constants only. Documented in docs/formats/bundle.md, which stores the hash of this file.
+//! A bundle on disk: structs and constants only. Documented in docs/formats/bundle.md, which stores
+//! the hash of this file.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +10,8 @@ pub const MAGIC: [u8; 8] = *b"RUNNELb1";
 /// The one version that is read. Version 1 had no list of pages; a file of it is made anew.
 pub const VERSION: u16 = 2;
 
-/// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages are the shortest.
+/// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages
+/// are the shortest.
 pub const PIECES_MAX: u32 = 32768;
 
 /// Most pages of a bundle accepted: as many as are accepted of an action, four times what we write.
@@ -53,8 +55,8 @@ pub struct Header {
     pub header_hash: [u8; 16],
 }
 
-/// One entry of the table that follows the header. The list of pages follows the table, 8 bytes a page, and the pieces follow
-/// the list without gaps, in this order.
+/// One entry of the table that follows the header. The list of pages follows the table, 8 bytes a
+/// page, and the pieces follow the list without gaps, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Piece {

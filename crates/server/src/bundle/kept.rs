@@ -46,7 +46,7 @@ impl Bundles {
         locked(&self.by_action).get(&action)?.bundle.clone()
     }
 
-    /// Puts a bundle in the place of an older one. What starts would save is counted from here on.
+    /// Replaces an older bundle. What starts would save is counted from here on.
     pub fn put(&self, action: ActionId, bundle: Arc<Bundle>) {
         locked(&self.by_action).insert(action, Kept { bundle: Some(bundle), sought: true, ..Kept::default() });
     }
@@ -79,7 +79,8 @@ impl Bundles {
         kept.pages = pages;
     }
 
-    /// The bundle of an action that pays now. It is told once: what was saved so far is spent with it.
+    /// The bundle of an action that pays now. It is told once: what was saved so far is spent with
+    /// it.
     pub fn take_due(&self, action: ActionId) -> Option<Grade> {
         locked(&self.by_action).get_mut(&action)?.take_due()
     }

@@ -1,16 +1,16 @@
 //! Bundles: a learned action as one immutable, ordered, compressed stream of its pages.
 //!
-//! Idea (beyond SYSFLOW): an action that was learned is pushed many times, always from its first page. So its pages are
-//! compressed once, with one zstd context over all of them, flushed after each segment. Pushing then costs one sequential
-//! read of the file and no compression.
+//! Idea (beyond SYSFLOW): a learned action is pushed many times, always from its first page. So its
+//! pages are compressed once, with one zstd context over all of them, flushed after each segment.
+//! To push them then takes one sequential read of the file and no compression.
 //!
-//! Actions change a little with nearly every run. A bundle lists its own pages, so it stays a right stream of right pages when
-//! its action goes on: what the action has beyond it is compressed live beside it ([`Bundle::fit`]), and a new one is made
-//! when that pays ([`policy`]).
+//! An action changes a little with nearly every run. A bundle lists its own pages, so it stays
+//! correct when its action changes: pages that it lacks are compressed live beside it
+//! ([`Bundle::fit`]), and a new bundle is made when that pays ([`policy`]).
 //!
-//! A bundle is made in the background ([`crate::bundler`]) and found again after a restart. Header, table
-//! and list are verified when it is opened, each piece when it is read; pieces that were pushed
-//! lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
+//! A bundle is made in the background ([`crate::bundler`]) and found again after a restart. Header,
+//! table and list are verified when it is opened, each piece when it is read. Pieces that were
+//! pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
 mod format;
 pub(crate) mod kept;
@@ -92,7 +92,8 @@ impl Recipe {
 }
 
 impl Bundle {
-    /// Opens the bundle of an action; `None` if it has not been made, an error if it does not match its hashes.
+    /// Opens the bundle of an action; `None` if it has not been made, an error if it does not match
+    /// its hashes.
     pub fn open(store: &dyn Store, image: ImageId, action: ActionId) -> Result<Option<Bundle>, Failure> {
         let key = key(image, action);
         let object = match store.open(&key) {
@@ -237,7 +238,8 @@ impl Bundle {
 /// Appends the bytes of a page of the image.
 pub(crate) type PageReader<'a> = &'a dyn Fn(PageId, &mut Vec<u8>) -> Result<usize, Failure>;
 
-/// Makes the bundle of a recipe and puts it into the store. Stops without a trace, with `Ok(false)`, once `stop` says so.
+/// Makes the bundle of a recipe and puts it into the store. Stops without a trace, with
+/// `Ok(false)`, once `stop` says so.
 pub(crate) fn build(
     store: &dyn Store,
     recipe: &Recipe,

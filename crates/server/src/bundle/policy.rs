@@ -1,17 +1,20 @@
-//! When a bundle is worth the processor time of making it. Pure: what starts cost comes in, what to make comes out.
+//! When a bundle is worth the processor time that it takes. Pure: it is told what starts cost and
+//! says what to make.
 //!
-//! Making a bundle pays if the starts to come save more than it costs. How many will come nobody knows; the best guess is as many
-//! again as have come since the last bundle was made. So an [`Account`] adds up what each start would have saved with a fresh
-//! bundle, and a bundle is made once that exceeds its cost. This is the rule of the ski rental problem (Karlin et al.,
-//! "Competitive Snoopy Caching", 1988): whatever the programs do, all that was spent on bundles is at most what starts
-//! without them have cost. An action that changes a little at every start loses little at each, so it waits long; one that a new
-//! version of a program changed altogether pays for a new bundle with its next start.
+//! A bundle pays if later starts save more than it costs. Nobody knows how many will come; the best
+//! guess is as many as have come since the last bundle was made. So an [`Account`] adds up what
+//! each start would have saved with a fresh bundle, and a bundle is made once the sum exceeds its
+//! cost. This is the rule of the ski rental problem (Karlin et al., "Competitive Snoopy Caching",
+//! 1988): whatever programs do, all bundles together cost at most what starts without them have
+//! cost. An action that changes a little at every start loses little each time, so its bundle waits
+//! long. An action that a new version of a program changed altogether pays for a new bundle with
+//! its next start.
 //!
-//! Units: nanoseconds of processor time, bytes on the link, pages, starts. A byte is worth the time it takes of the link of
-//! the device that was pushed to, times [`WAIT_WORTH`]: there a program waits for it.
+//! Units: nanoseconds of processor time, bytes on the link, pages, starts. A byte is worth the time
+//! that it takes of the device's link, times [`WAIT_WORTH`], because a program waits for it.
 
-/// A nanosecond for which a program waits is worth so many of a processor in the background, which are idle on most
-/// servers.
+/// A nanosecond for which a program waits is worth so many of a processor in the background, which
+/// are idle on most servers.
 const WAIT_WORTH: u64 = 8;
 
 /// The link of a device that was not pushed to yet, in bytes a second: 25 Mbit/s.
@@ -20,7 +23,8 @@ const LINK_RATE: u64 = 3_125_000;
 /// Slowest link that counts, in bytes a second. A rate this low is a link that stood still.
 const LINK_RATE_MIN: u64 = 1_000;
 
-/// Processor time of a page that is compressed for one start: its share of a decoded block, copies, and zstd level 3.
+/// Processor time of a page that is compressed for one start: its share of a decoded block, copies,
+/// and zstd level 3.
 const LIVE_PAGE_NANOS: u64 = 25_000;
 
 /// What a page compressed like that comes to on average, in bytes.
@@ -29,12 +33,15 @@ const LIVE_PAGE_BYTES: u64 = 1_600;
 /// Processor time of a page out of a bundle: reading it and its share of a hash.
 const BUNDLE_PAGE_NANOS: u64 = 1_000;
 
-/// How hard a bundle is compressed. Measured on the pages of a start of python (release build, one core of 3 GHz).
+/// How hard a bundle is compressed. Measured on the pages of a start of python (release build, one
+/// core of 3 GHz).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grade {
-    /// zstd level 6: 7 % fewer bytes than a live stream, for the processor time of two starts without a bundle.
+    /// zstd level 6: 7 % fewer bytes than a live stream, for the processor time of two starts
+    /// without a bundle.
     Quick,
-    /// zstd level 19: 20 % fewer bytes for 25 times the processor time of `Quick`. Beyond 19 the encoder's memory grows tenfold.
+    /// zstd level 19: 20 % fewer bytes for 25 times the processor time of `Quick`. Beyond 19 the
+    /// encoder's memory grows tenfold.
     Best,
 }
 
@@ -86,7 +93,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The run that taught an action of so many pages, or starts before this server came up: without a bundle, over a usual link.
+    /// The run that taught an action of so many pages, or starts before this server came up:
+    /// without a bundle, over a usual link.
     pub fn unseen(pages: u32) -> Start {
         Start { live_pages: pages, ..Start::default() }
     }
@@ -110,7 +118,8 @@ impl Start {
     }
 }
 
-/// What the starts of one action would have saved since its bundle was made, or without one since the action was known.
+/// What the starts of one action would have saved since its bundle was made, or without one since
+/// the action was known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Account {
     /// In nanoseconds, by grade.
@@ -125,7 +134,8 @@ impl Account {
         }
     }
 
-    /// The bundle to make now of an action with so many pages: of those that pay, the one that pays most.
+    /// The bundle to make now of an action with so many pages: of those that pay, the one that pays
+    /// most.
     pub fn due(&self, pages: u32) -> Option<Grade> {
         let profit = |(saved, grade): (&i64, Grade)| {
             let cost = i64::from(pages).saturating_mul(grade.build_page_nanos() as i64);

@@ -1,4 +1,5 @@
-//! Bundles without a server: what is built is found, decodes to the pages, and no damaged byte gets through.
+//! Bundles without a server: what is built is found, decodes to the pages, and no damaged byte gets
+//! through.
 
 use codec::StreamDecoder;
 use image::fixture::{Fixture, Node};

@@ -3,9 +3,11 @@
 /// Settings of learning and of pushes.
 #[derive(Clone, Debug)]
 pub struct LearningConfig {
-    /// Learn and push at all. Without it the server only answers demands: the baseline to compare with.
+    /// Learn and push at all. Without it the server only answers demands: the baseline to compare
+    /// with.
     pub enabled: bool,
-    /// Constants of the Predictor; `predict.mode` chooses between streaming and the paper's one segment per round trip.
+    /// Constants of the Predictor; `predict.mode` chooses between streaming and the paper's one
+    /// segment per round trip.
     pub predict: predict::Config,
     /// What is in memory before it is asked for; without learning nothing is, whatever this says.
     pub provider: Provider,
@@ -45,12 +47,13 @@ impl LearningConfig {
 pub enum Provider {
     /// Nothing: every block is read when a demand or a push needs it.
     None,
-    /// When an image is opened, the kernel is told that the whole file will be needed, from front to back (`posix_fadvise`
-    /// SEQUENTIAL and WILLNEED, which is what `madvise` does to a file that is mapped); the rest is the kernel's affair.
-    /// Linux reads one readahead window at once and doubles the window of sequential reads.
+    /// When an image is opened, the kernel is told that the whole file will be needed, from front
+    /// to back (`posix_fadvise` SEQUENTIAL and WILLNEED, which is what `madvise` does to a file
+    /// that is mapped); the rest is the kernel's affair. Linux reads one readahead window at once
+    /// and doubles the window of sequential reads.
     Madvise,
-    /// The first segment of every action and those of large normalised variance are held in memory from the start. Before
-    /// a piece of a push is sent, the segments after it are read too.
+    /// The first segment of every action and those of large normalised variance are held in memory
+    /// from the start. Before a piece of a push is sent, the segments after it are read too.
     Nv,
     /// The same, but the segments after a piece are read while it is on its way.
     NvAsync,

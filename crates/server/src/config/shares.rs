@@ -3,7 +3,8 @@
 /// What a connection may hold of what arrived without asking for memory.
 pub(crate) const RECEIVED_FREE_BYTES: usize = 16 << 10;
 
-/// How the memory of a server is divided. Prediction must not starve demand, so each has its own share.
+/// How the memory of a server is divided. Prediction must not starve demand, so each has its own
+/// share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     /// What arrives, until it is taken up or answered: a sixteenth. Of each connection the first

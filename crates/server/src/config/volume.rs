@@ -41,7 +41,8 @@ impl VolumeConfig {
     }
 }
 
-/// Refuses volumes that cannot be, or that would change each other or the store. `store`: its folder, if it has one.
+/// Refuses volumes that cannot be, or that would change each other or the store. `store`: its
+/// folder, if it has one.
 pub(super) fn check(volumes: &[VolumeConfig], store: Option<&Path>) -> Result<(), ServerError> {
     if volumes.len() > VOLUMES_MAX {
         let (found, max) = (volumes.len(), VOLUMES_MAX);

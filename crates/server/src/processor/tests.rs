@@ -64,7 +64,7 @@ async fn a_peer_with_many_busy_tasks_has_a_turn_for_each_of_another_peer_and_no_
     let processor = Processor::default();
     let between = LocalSet::new().run_until(turns_between(&processor)).await;
     assert_eq!(between, 1, "without a difference it is 50");
-    assert_eq!(processor.line.ready.load(Ordering::SeqCst), 0, "nobody is waited for that is gone");
+    assert_eq!(processor.queue.ready.load(Ordering::SeqCst), 0, "nobody is waited for that is gone");
     assert_eq!(locked(&processor.peers).values().filter(|usage| usage.strong_count() > 0).count(), 0);
 }
 
@@ -86,12 +86,12 @@ fn a_task_that_ended_is_not_waited_for() {
     let processor = Processor::default();
     let turns = processor.turns(peer(1));
     let task = Sharing::new(turns.clone(), std::future::pending::<()>());
-    assert_eq!(processor.line.ready.load(Ordering::SeqCst), 1, "it wants its first turn");
+    assert_eq!(processor.queue.ready.load(Ordering::SeqCst), 1, "it wants its first turn");
     drop(task);
-    assert_eq!(processor.line.ready.load(Ordering::SeqCst), 0);
+    assert_eq!(processor.queue.ready.load(Ordering::SeqCst), 0);
     // A waker that somebody kept.
-    turns.ring();
-    assert_eq!(processor.line.ready.load(Ordering::SeqCst), 0);
+    turns.wake_up();
+    assert_eq!(processor.queue.ready.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

@@ -1,13 +1,17 @@
-//! Pushes of data blocks: what profiles, hints and reading ahead foresee for the files that a connection has open.
+//! Pushes of data blocks: what profiles, hints and reading ahead foresee for the files that a
+//! connection has open.
 //!
-//! What one program is sent of one file is a `FilePush`: the parts of the file with their shares of the link (`shares`), each
-//! with blocks that are needed soon and, if the profile has stages, all its others. The next piece is read and compressed on a
-//! builder's thread when the wire has room for one. It has blocks of one file and version, one block on a thin link, so that a
-//! demand never waits long. When a touch shows that the program goes another way, what is foreseen now takes the place of what
-//! was foreseen before, and what is queued is dropped only if it is not foreseen any more.
+//! What one program is sent of one file is a `FilePush`: the parts of the file with their shares of
+//! the link (`shares`), each with blocks that are needed soon and, if the profile has stages, all
+//! its others. The next piece is read and compressed on a builder's thread when the wire has room
+//! for one. It has blocks of one file and version, one block on a thin link, so that a demand never
+//! waits long. When a touch shows that the program goes another way, what is foreseen now takes the
+//! place of what was foreseen before, and what is queued is dropped only if it is not foreseen any
+//! more.
 //!
-//! All pieces for one program of one volume are one stream, which lives until the program ends. Blocks that the
-//! device has from us are left out; that is a guess, and a demand for one corrects it.
+//! All pieces for one program of one volume are one stream, which lives until the program ends.
+//! Blocks that the device has from us are left out; that is a guess, and a demand for one corrects
+//! it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -35,7 +39,8 @@ use crate::volumes::{Foreseen, OpenVolume, answer};
 /// What is remembered of files as being with the device.
 const RECORD: RecordLimits = RecordLimits { keys_max: usize::MAX, key_bytes: 128, losses_max: 3, free_bytes: 1 << 10 };
 
-/// Blocks that are sent ahead of the last touch go before pages of images as long as the link takes no more seconds for them.
+/// Blocks that are sent ahead of the last touch go before pages of images as long as the link takes
+/// no more seconds for them.
 const AHEAD_SECONDS: u64 = 8;
 
 /// The same before the rate of the link is known.
@@ -44,7 +49,8 @@ const AHEAD_BYTES_START: u64 = 128 << 10;
 /// A piece holds what the link carries in this part of a second, at most.
 const PIECES_PER_SECOND: u64 = 50;
 
-/// What a block that travels alone takes of the link besides itself: the head of its frame. Rates count bytes of frames.
+/// What a block that travels alone takes of the link besides itself: the head of its frame. Rates
+/// count bytes of frames.
 const FRAME_HEAD_BYTES: u64 = 45;
 
 /// Bytes of data in one piece, at most: what the wire takes.
@@ -126,7 +132,7 @@ impl BlockPusher {
         token: Token,
         foreseen: Foreseen,
     ) {
-        // Files that this connection has not open are none of its business.
+        // Only files that this connection has open.
         let known = |number: InodeId| {
             let id = locked(&open.served.profiles).file(number)?;
             Some((locked(&open.files).number(id)?, id))
@@ -217,7 +223,8 @@ impl BlockPusher {
         }
     }
 
-    /// The device does not want the stream: nothing more comes until a touch foresees something again.
+    /// The device does not want the stream: nothing more comes until a touch foresees something
+    /// again.
     pub fn stopped(&mut self, stream: StreamId) {
         if let Some((volume, token)) = self.streams.remove_stream(stream) {
             self.files.end_program(volume, token);
@@ -227,7 +234,8 @@ impl BlockPusher {
         }
     }
 
-    /// The device asks for blocks, and is sent them now. One that insists does not say that it lost them: a push was late.
+    /// The device asks for blocks, and is sent them now. One that insists does not say that it lost
+    /// them: a push was late.
     pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId], force: bool) {
         let key = (volume, id);
         if let Some(touched) = blocks.first().filter(|_| !force) {
@@ -247,7 +255,8 @@ impl BlockPusher {
         building.is_some_and(|building| building.pages.contains(&block))
     }
 
-    /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave within the window.
+    /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave
+    /// within the window.
     pub fn on_the_way(&self, wire: &ServerConnection, volume: ImageHandle, blocks: &[PageId]) -> Option<StreamId> {
         self.streams.bringing(wire, volume, blocks)
     }
@@ -257,8 +266,9 @@ impl BlockPusher {
         (self.ahead_bytes, self.guesses) = (0, 0);
     }
 
-    /// Whether blocks wait that are needed sooner than pages of images which nobody asked for: what a program reads next,
-    /// some seconds ahead. Then pages have their turn, before it sleeps or computes long enough to need them.
+    /// Whether blocks wait that are needed sooner than pages of images which nobody asked for: what
+    /// a program reads next, some seconds ahead. Then pages have their turn, before it sleeps or
+    /// computes long enough to need them.
     pub fn presses(&self, wire: &ServerConnection) -> bool {
         let most = wire.push_rate().map_or(AHEAD_BYTES_START, |rate| rate.saturating_mul(AHEAD_SECONDS));
         self.ahead_bytes < most && (self.building.is_some() || self.files.press())
@@ -290,8 +300,9 @@ impl BlockPusher {
         }
     }
 
-    /// Takes up to `count` blocks that the device has not got and that are worth their time. `None` if that can be told later only: as
-    /// long as the link is not known, two guesses go at a time, unless it is likelier than all others together.
+    /// Takes up to `count` blocks that the device has not got and that are worth their time. `None`
+    /// if that can be told later only: as long as the link is not known, two guesses go at a time,
+    /// unless it is likelier than all others together.
     fn take(&mut self, wire: &ServerConnection, at: usize, part: usize, count: usize) -> Option<Vec<PageId>> {
         let push: &mut FilePush = self.files.get_mut(at)?;
         let key = (push.target().volume, push.target().id);
@@ -336,7 +347,7 @@ impl BlockPusher {
         let BuiltBlocks { mut pages, piece, room } = built;
         let Some(push) = self.files.find(target) else { return };
         let block_bytes = u64::from(push.block_bytes());
-        // The file was removed, replaced or closed: whoever reads on is told then.
+        // The file was removed, replaced or closed: the next read is told so.
         let Ok(piece) = piece else { return self.files.remove(target) };
         pages.retain(|page| u64::from(page.index) * block_bytes < piece.size);
         if pages.is_empty() {
@@ -379,8 +390,8 @@ fn speculation(wire: &ServerConnection, block_bytes: u32) -> Option<Speculation>
     Some(Speculation { block: Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1)), round_trip })
 }
 
-/// Bytes of data in the next piece: little of a second, and little of what the link holds, since a rate alone is easily taken for
-/// too high when credits come in bursts.
+/// Bytes of data in the next piece: little of a second, and little of what the link holds, since a
+/// rate alone is easily taken for too high when credits come in bursts.
 fn piece_bytes(wire: &ServerConnection) -> usize {
     let Some((rate, round_trip)) = wire.push_rate().zip(wire.push_round_trip()) else { return 0 };
     let product = u128::from(rate) * round_trip.as_micros() / 1_000_000;

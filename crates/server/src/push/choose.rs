@@ -1,4 +1,5 @@
-//! How a sequence begins: from a bundle, with what the bundle lacks beside it, or compressed live; and what that cost.
+//! How a sequence begins: from a bundle, with the pages that it lacks beside it, or compressed
+//! live; and what that cost.
 
 use units::{ActionId, ImageId, PageId, Token};
 use wire::ServerConnection;
@@ -18,8 +19,9 @@ const SEQUENCES_MAX: usize = 16;
 /// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
 const FAST_RATE: u64 = 64 << 20;
 
-/// zstd level of live streams. Level 6 takes 7 % off the bytes, but a program waits for the compressor: gcc, whose processes
-/// share pages and so are pushed live, started in 1.41 s with level 6 and in 1.09 s with level 3 (the lab, WiFi).
+/// zstd level of live streams. Level 6 takes 7 % off the bytes, but a program waits for the
+/// compressor: gcc, whose processes share pages and so are pushed live, started in 1.41 s with
+/// level 6 and in 1.09 s with level 3 (the lab, WiFi).
 const LIVE_LEVEL: i32 = 3;
 
 /// The same over a fast link, where the compressor is what a program waits for. A page of python's
@@ -34,13 +36,16 @@ const LIVE_WINDOW_LOG_MAX: u8 = 20;
 /// Smallest window worth compressing for; below it pieces are sent as they are.
 const LIVE_WINDOW_LOG_MIN: u8 = 10;
 
-/// Part of an action (in percent) that the device may have already and still be sent the whole bundle.
+/// Part of an action (in percent) that the device may have already and still be sent the whole
+/// bundle.
 const BUNDLE_SENT_PERCENT_MAX: usize = 25;
 
-/// Pages of a bundle (in percent) that its action may have no more, so that they are pushed in vain: the waste that we promise.
+/// Pages of a bundle (in percent) that its action may have no more, so that they are pushed in
+/// vain: the waste that we promise.
 const BUNDLE_SURPLUS_PERCENT_MAX: usize = 15;
 
-/// Pages of an action (in percent) that its bundle may lack: with more, one live stream is better than two.
+/// Pages of an action (in percent) that its bundle may lack: with more, one live stream is better
+/// than two.
 const BUNDLE_LACKING_PERCENT_MAX: usize = 50;
 
 impl PagePusher {
@@ -60,8 +65,8 @@ impl PagePusher {
         if active >= SEQUENCES_MAX || order.pages.is_empty() {
             return false;
         }
-        // A program that starts over from its first page, which the device has dropped, starts cold. One page lost in the middle
-        // of an action says nothing about the others.
+        // A program that starts over from its first page, which the device has dropped, starts
+        // cold. One page lost in the middle of an action says nothing about the others.
         if cold && order.from <= 1 {
             self.device.forget(image.id);
         }
@@ -81,9 +86,9 @@ impl PagePusher {
         true
     }
 
-    /// A bundle if the push starts in the first segment, the device affords its window and has little of it, and it is still
-    /// close to its action; with it what it lacks. Otherwise live compression. Nothing if too many streams are compressed
-    /// already.
+    /// A bundle if the push starts in the first segment, the device affords its window and has
+    /// little of it, and it is still close to its action; with it what it lacks. Otherwise live
+    /// compression. Nothing if too many streams are compressed already.
     fn choose(&self, image: &Published, mut order: Ordered, window_log_max: u8) -> Vec<Pushing> {
         // A run that follows an older revision does not know how long its action is.
         let mut bundled = order.total != u32::MAX && order.from < order.segment_pages;
@@ -105,7 +110,8 @@ impl PagePusher {
         vec![Pushing::new(&order, source, all)]
     }
 
-    /// A stream that is compressed live, or not at all for a device without a window. `None` if there are too many.
+    /// A stream that is compressed live, or not at all for a device without a window. `None` if
+    /// there are too many.
     fn live(&self, window_log_max: u8) -> Option<Source> {
         if window_log_max < LIVE_WINDOW_LOG_MIN {
             return Some(Source::Stored);

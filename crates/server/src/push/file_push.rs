@@ -12,8 +12,8 @@ use super::shares::{Class, Part};
 use crate::lock::locked;
 use crate::volumes::OpenVolume;
 
-/// Blocks travel together up to this many bytes if many wait, on the thinnest link: alone, each takes 3 % of it for heads of frames,
-/// packets that are not full, and acknowledgements.
+/// Blocks travel together up to this many bytes if many wait, on the thinnest link: alone, each
+/// takes 3 % of it for heads of frames, packets that are not full, and acknowledgements.
 pub(super) const PIECE_BYTES_MANY: usize = 8192;
 
 /// That is a piece's part of what waits.
@@ -101,8 +101,8 @@ impl FilePush {
         self.parts.iter().map(Part::memory_bytes).sum()
     }
 
-    /// Bytes of a piece of this part of which the heads are next to nothing, if so many blocks wait that they are no guesses. The first
-    /// pieces are small: somebody waits for them.
+    /// Bytes of a piece of this part of which the heads are next to nothing, if so many blocks wait
+    /// that they are no guesses. The first pieces are small: somebody waits for them.
     pub fn worth_bytes(&self, part: usize) -> usize {
         let waiting = self.parts.get(part).map_or(0, Part::len) * self.block_bytes() as usize;
         (waiting / WAITING_PER_PIECE).min(PIECE_BYTES_MANY).min(self.sent_bytes)
@@ -162,8 +162,8 @@ impl FilePush {
         }
     }
 
-    /// The parts that may send: all with a share, and the first one of the rest, since stages are in
-    /// the order of their priority.
+    /// The parts that may send: all with a share, and the first one of the rest, since stages are
+    /// in the order of their priority.
     pub fn next_parts(&mut self) -> impl Iterator<Item = (usize, &mut Part)> {
         let mut rest = false;
         self.parts.iter_mut().enumerate().filter(move |(_, part)| {
@@ -177,7 +177,7 @@ impl FilePush {
         let block = u32::try_from(offset / self.stage_block_bytes.max(1)).unwrap_or(u32::MAX);
         let last = self.parts.len().saturating_sub(1);
         let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);
-        // Of a file with a share by the device there is only the last part.
+        // A file whose share the device gave has only the last part.
         self.parts.get_mut(stage.min(last))
     }
 }

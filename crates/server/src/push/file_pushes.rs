@@ -87,8 +87,8 @@ impl FilePushes {
         self.all.iter().find(|push| push.is_of(volume, file)).map(|push| push.target().id)
     }
 
-    /// What a program needed soon it does not any more. Returns its files that have stages: those are
-    /// background, and stay.
+    /// What a program needed soon it does not any more. Returns its files that have stages: those
+    /// are background, and stay.
     pub fn forget_near(&mut self, volume: ImageHandle, token: Token) -> HashSet<InodeId> {
         let mine = self.all.iter_mut().filter(|push| push.is_for(volume, token));
         let staged = mine.filter_map(|push| {
@@ -135,18 +135,18 @@ impl FilePushes {
         let mut parts = next_parts(&mut self.all);
         let mut open: Vec<&mut Part> = parts.iter_mut().map(|(_, part)| &mut **part).collect();
         let chosen = self.clock.choose(&mut open, now)?;
-        parts.get(chosen).map(|(place, _)| *place)
+        parts.get(chosen).map(|(of, _)| *of)
     }
 
     /// That part sends so many bytes.
-    pub fn charge(&mut self, place: (usize, usize), bytes: usize) {
+    pub fn charge(&mut self, chosen: (usize, usize), bytes: usize) {
         let mut parts = next_parts(&mut self.all);
-        let index = parts.iter().position(|(of, _)| *of == place);
+        let index = parts.iter().position(|(of, _)| *of == chosen);
         let mut open: Vec<&mut Part> = parts.iter_mut().map(|(_, part)| &mut **part).collect();
         if let Some(index) = index {
             self.clock.charge(&mut open, index, bytes);
         }
-        if let Some(push) = self.all.get_mut(place.0) {
+        if let Some(push) = self.all.get_mut(chosen.0) {
             push.sent(bytes);
         }
     }

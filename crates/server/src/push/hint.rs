@@ -1,14 +1,14 @@
-//! Hints: pages that a device asks to be pushed, because it knows what a program will need.
+//! Hints: pages that a device wants pushed because it knows what a program will need.
 //!
-//! They become a sequence of their own, with an action that nobody learned. Nothing is predicted or learned here. One
-//! such sequence lives on a connection at a time, since it holds an encoder; further hints extend it, and when all that
-//! was asked for is queued, it is complete.
+//! They become a sequence of their own, whose action nobody learned. Nothing is predicted or
+//! learned here. A connection has one such sequence at a time, because it holds an encoder. Further
+//! hints extend it, and it is complete when all pages are queued.
 //!
-//! A hint makes this side do no more than demands for the same pages would. Pieces of up to 32 pages are built one at a
-//! time, behind all answers, only while the in-flight window has room, which the client opens by credit for what it
-//! took. A page list that waits is bounded. What the device has is for the device to say: pages that it was sent before
-//! are pushed again, as they would be demanded again; the record of what was sent only keeps a page from being pushed
-//! twice for one hint.
+//! A hint makes the server do no more than demands for the same pages would. Pieces of up to 32
+//! pages are built one at a time, behind all answers, and only while the in-flight window has room,
+//! which the client opens by credit. The list of pages that wait is bounded. The device decides
+//! what it needs: pages that it was sent before are pushed again, as they would be demanded again.
+//! The record of what was sent only keeps a page from being pushed twice for one hint.
 
 use units::{PageId, SEGMENT_PAGES_MAX, Token};
 use wire::ServerConnection;
@@ -21,8 +21,9 @@ use crate::handles::Handles;
 use crate::published::Published;
 
 impl PagePusher {
-    /// Orders `pages`, all of them stored in `image`, behind what was hinted before. Returns how many were taken: fewer
-    /// if too many wait, none if another token is being hinted for, or nothing can be pushed now.
+    /// Orders `pages`, all of them stored in `image`, behind what was hinted before. Returns how
+    /// many were taken: fewer if too many wait, none if another token is being hinted for, or
+    /// nothing can be pushed now.
     pub fn hint(
         &mut self,
         wire: &ServerConnection,

@@ -1,4 +1,5 @@
-//! Which pages of an action a sequence is for, and how orders for the action become orders for the sequence.
+//! Which pages of an action a sequence has, and how orders for the action become orders for the
+//! sequence.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ pub(super) enum Part {
         /// A bundle would have served it.
         bundled: bool,
     },
-    /// Those of a bundle, which may be older than the action; its positions are the bundle's. They are taken for the action's,
-    /// too: from run to run an action changes little.
+    /// Those of a bundle, which may be older than the action; its positions are the bundle's. They
+    /// are taken for the action's, too: from run to run an action changes little.
     Held(Arc<Bundle>, Orders),
     /// Those that the bundle beside it does not have; its positions count them.
     Lacking(Arc<Bundle>, Orders),
@@ -32,7 +33,8 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Takes an order that goes on here, or one page behind; returns its new pages. `None` if it does not fit.
+    /// Takes an order that goes on here, or one page behind; returns its new pages. `None` if it
+    /// does not fit.
     fn extend(&mut self, order: &Ordered) -> Option<Vec<PageId>> {
         let known = self.through.saturating_sub(order.from) as usize;
         let before = match (order.from.saturating_sub(self.through), order.before) {
@@ -44,15 +46,16 @@ impl Orders {
         Some(before.into_iter().chain(order.pages.iter().skip(known).copied()).collect())
     }
 
-    /// Position in `bundle` up to which it is wanted: all of it at the end of the action, where pages have come and gone before.
+    /// Position in `bundle` up to which it is wanted: all of it at the end of the action, where
+    /// pages have come and gone before.
     fn held_through(&self, bundle: &Bundle) -> usize {
         if self.through >= self.total { bundle.pages.len() } else { bundle.pages.len().min(self.through as usize) }
     }
 }
 
 impl Part {
-    /// The pages of a bundle, which is one stream from its first page on, even if the program is a page or two into it. `None` if
-    /// the order has no end.
+    /// The pages of a bundle, which is one stream from its first page on, even if the program is a
+    /// page or two into it. `None` if the order has no end.
     pub fn held(bundle: &Arc<Bundle>, order: &Ordered) -> Option<(Part, Progress)> {
         let orders = Orders { through: order.through()?, total: order.total };
         let pages = bundle.pages.get(..orders.held_through(bundle))?;
@@ -60,7 +63,8 @@ impl Part {
         Some((Part::Held(bundle.clone(), orders), progress))
     }
 
-    /// The pages of an action from the order on that its bundle does not have; `None` if there are none.
+    /// The pages of an action from the order on that its bundle does not have; `None` if there are
+    /// none.
     pub fn lacking(bundle: &Arc<Bundle>, order: &Ordered, action: &[PageId]) -> Option<(Part, Progress)> {
         let orders = Orders { through: order.through()?, total: order.total };
         let total = bundle.lacking(action.get(order.from as usize..)?).count() as u32;
@@ -74,7 +78,8 @@ impl Part {
         (Part::All { bundled }, Progress::new(order.from, pages, coming, order.total))
     }
 
-    /// Takes an order that goes on where the last one ended, or one page behind that. False if it does not fit.
+    /// Takes an order that goes on where the last one ended, or one page behind that. False if it
+    /// does not fit.
     pub fn extend(&mut self, progress: &mut Progress, order: &Ordered) -> bool {
         match self {
             Part::All { .. } => progress.extend(order.from, &order.pages, &order.coming, order.before),

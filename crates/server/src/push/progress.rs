@@ -1,14 +1,16 @@
-//! The ordered pages of an action, and how far they have got: queued, being built, still to come.
+//! The ordered pages of an action, and how many of them are queued, being built, or still to come.
 
 use units::PageId;
 
-/// Ordered pages that are looked through for one that is demanded: more than the largest window holds.
+/// Ordered pages that are looked through for one that is demanded: more than the largest window
+/// holds.
 const LOOK_PAGES_MAX: usize = 4096;
 
 /// Positions in an action are counted from 0. What is held are the pages from `base` on.
 ///
-/// Invariant: `base <= queued_through <= next <= base + pages.len()`, and the last one is no more than `u32::MAX`. The pages from
-/// `queued_through` to `next` are the piece that is being built; there is none if the two are equal.
+/// Invariant: `base <= queued_through <= next <= base + pages.len()`, and the last one is no more
+/// than `u32::MAX`. The pages from `queued_through` to `next` are the piece that is being built;
+/// there is none if the two are equal.
 #[derive(Debug)]
 pub(super) struct Progress {
     base: u32,
@@ -24,7 +26,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Pages from position `base` on, of an action of `total`. More than there are positions are cut off.
+    /// Pages from position `base` on, of an action of `total`. More than there are positions are
+    /// cut off.
     pub fn new(base: u32, mut pages: Vec<PageId>, coming: Vec<PageId>, total: u32) -> Progress {
         pages.truncate((u32::MAX - base) as usize);
         Progress { base, pages, coming, queued_through: base, next: base, ahead: base, total }
@@ -76,14 +79,16 @@ impl Progress {
         index(from).zip(index(through)).and_then(|(from, through)| self.pages.get(from..through)).unwrap_or(&[])
     }
 
-    /// Adds pages whose first is at position `from`; those that are known already are left out. False if a gap would be left that
-    /// `before`, the page ahead of them, does not fill, or they lie before all that is held.
+    /// Adds pages whose first is at position `from`; those that are known already are left out.
+    /// False if a gap would be left that `before`, the page ahead of them, does not fill, or they
+    /// lie before all that is held.
     pub fn extend(&mut self, from: u32, pages: &[PageId], coming: &[PageId], before: Option<PageId>) -> bool {
         if from < self.base || from.checked_add(pages.len() as u32).is_none() {
             return false;
         }
         match (from.checked_sub(self.through()), before) {
-            // The page between was demanded just now: it is not pushed again unless it is part of a bundle's piece.
+            // The page between was demanded just now: it is not pushed again unless it is part of a
+            // bundle's piece.
             (Some(1), Some(before)) => self.pages.push(before),
             (Some(gap), _) if gap > 0 => return false,
             _ => {}
@@ -97,7 +102,8 @@ impl Progress {
         true
     }
 
-    /// Adds pages behind the last one of the action, which grows. False if positions have run out, after 16 TiB without a break.
+    /// Adds pages behind the last one of the action, which grows. False if positions have run out,
+    /// after 16 TiB without a break.
     pub fn append(&mut self, pages: &[PageId]) -> bool {
         let added = u32::try_from(pages.len()).ok();
         let grown = added.and_then(|added| self.total.checked_add(added).filter(|_| self.through() < u32::MAX - added));
@@ -111,8 +117,9 @@ impl Progress {
         true
     }
 
-    /// Position behind the next piece, if one can be built now: pieces end at multiples of `piece_pages`, the last one where the
-    /// action does. Unless pieces have to be `whole`, one ends where the order does.
+    /// Position behind the next piece, if one can be built now: pieces end at multiples of
+    /// `piece_pages`, the last one where the action does. Unless pieces have to be `whole`, one
+    /// ends where the order does.
     pub fn piece_end(&self, piece_pages: u32, whole: bool) -> Option<u32> {
         let piece_pages = piece_pages.max(1);
         let end = (self.next / piece_pages).saturating_add(1).saturating_mul(piece_pages).min(self.total);
@@ -142,7 +149,8 @@ impl Progress {
         pages
     }
 
-    /// How many pages behind what is queued `page` lies; `None` if it is not ordered, queued already, or far ahead.
+    /// How many pages behind what is queued `page` lies; `None` if it is not ordered, queued
+    /// already, or far ahead.
     pub fn find(&self, page: PageId) -> Option<u32> {
         let ahead = self.range(self.queued_through, self.through());
         let index = ahead.iter().take(LOOK_PAGES_MAX).position(|ordered| *ordered == page)?;

@@ -26,7 +26,8 @@ impl PieceQueue {
         PieceQueue { builders, owner, done, queued }
     }
 
-    /// Has a thread do `work` when there is memory of `bytes_max` for it. `report` makes what the connection is told.
+    /// Has a thread do `work` when there is memory of `bytes_max` for it. `report` makes what the
+    /// connection is told.
     pub fn build<T>(
         &self,
         bytes_max: usize,

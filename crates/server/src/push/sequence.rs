@@ -1,4 +1,5 @@
-//! One sequence: what one running program is being pushed, and for a while after its end what was sent of it.
+//! One sequence: what one running program is being pushed, and for a while after its end what it
+//! was sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ pub(super) enum Source {
     Stored,
 }
 
-/// One sequence. Its stream and the pages sent on it outlive what is left to send, since the device may still ask for them.
+/// One sequence. Its stream and the pages sent on it outlive what is left to send, since the device
+/// may still ask for them.
 pub(super) struct Sequence {
     pub number: u64,
     pub token: Token,
@@ -76,7 +78,8 @@ impl Sequence {
         }
     }
 
-    /// Nothing more is built: what is left to send goes, with a piece that is being built. False if it had ended already.
+    /// Nothing more is built: what is left to send goes, with a piece that is being built. False if
+    /// it had ended already.
     pub fn end(&mut self) -> bool {
         let goes = matches!(self.state, State::Pushing(_));
         if goes {
@@ -167,13 +170,14 @@ impl Pushing {
         Pushing { action, revision, audit, segment_pages, source, part, progress }
     }
 
-    /// Takes an order that goes on where this one ends, or one page behind that. False if it does not fit.
+    /// Takes an order that goes on where this one ends, or one page behind that. False if it does
+    /// not fit.
     pub fn extend(&mut self, order: &Ordered) -> bool {
         self.action == order.action && self.revision == order.revision && self.part.extend(&mut self.progress, order)
     }
 
-    /// What it cost to push as much of it as was queued, if a bundle makes a difference to that. `action`: the pages of the action
-    /// now; `rate`: that of the link, in bytes a second.
+    /// What it cost to push as much of it as was queued, if a bundle makes a difference to that.
+    /// `action`: the pages of the action now; `rate`: that of the link, in bytes a second.
     pub fn start(&self, action: &[PageId], rate: Option<u64>) -> Option<Start> {
         let queued = self.progress.queued_pages();
         let live = Start { rate, live_pages: queued, ..Start::default() };
@@ -202,8 +206,8 @@ impl Pushing {
         SegmentIndex(self.progress.next().saturating_sub(1) / self.segment_pages)
     }
 
-    /// Pages at the next `span` positions to send, without those it gave before: the Provider reads their blocks. A bundle
-    /// needs none.
+    /// Pages at the next `span` positions to send, without those it gave before: the Provider reads
+    /// their blocks. A bundle needs none.
     pub fn take_ahead(&mut self, span: u32) -> Vec<PageId> {
         match self.source {
             Source::Bundle(_) => Vec::new(),
@@ -211,8 +215,8 @@ impl Pushing {
         }
     }
 
-    /// Bytes to be pushed until `page` has left, if it is ordered, its piece is not queued yet, and it is not far ahead; a
-    /// guess where pieces are not made yet.
+    /// Bytes to be pushed until `page` has left, if it is ordered, its piece is not queued yet, and
+    /// it is not far ahead; a guess where pieces are not made yet.
     pub fn bytes_until(&self, page: PageId) -> Option<usize> {
         let index = self.progress.find(page)?;
         Some(match &self.source {

@@ -1,16 +1,23 @@
-//! Which block goes next: the parts of files that wait to be pushed, and what each gets of the link.
+//! Which block is sent next: the parts of files that wait to be pushed, and what each gets of the
+//! link.
 //!
-//! Parts with a rate come first until they have it. Then the link is divided by weights, in bytes, among the parts that have
-//! blocks to send (weighted fair queueing, by the virtual time of each part): a percentage is a weight; what has no share of its
-//! own, since its profile has no stages, gets what the percentages leave, and a tenth at least; `Rest` gets what all those leave,
-//! so nothing while they have blocks and leave nothing. The link never idles while any part has blocks.
+//! Parts with a rate come first until they have it. Then the parts that have blocks to send divide
+//! the link by weights, in bytes (weighted fair queueing, by the virtual time of each part):
+//!
+//! - a percentage is a weight;
+//! - parts of files whose profile has no stages get what the percentages leave, and a tenth at
+//!   least;
+//! - `Rest` gets what all those leave: nothing while they have blocks and leave nothing.
+//!
+//! The link never idles while any part has blocks.
 
 use std::collections::VecDeque;
 
 use profile::flow::Share;
 use units::Moment;
 
-/// Blocks that are needed soon and wait, of one part; what is behind comes when a touch shows that it is still needed.
+/// Blocks that are needed soon and wait, of one part; what is behind comes when a touch shows that
+/// it is still needed.
 const NEAR_MAX: usize = 8192;
 
 /// Memory of a block that is needed soon, and of one that waits behind those, bytes.
@@ -56,7 +63,7 @@ pub(super) struct Part {
     far: VecDeque<u32>,
     /// Virtual time: bytes sent over weight.
     used: u64,
-    /// Of a rate: bytes that it may send now, and since when that is so.
+    /// For a rate: bytes that it may send now, and since when.
     credit: i64,
     at: Moment,
 }
@@ -217,7 +224,8 @@ mod tests {
         let mut clock = Clock::default();
         let counts = sent(&mut clock, &mut parts, 500, 1);
         assert!(counts[0].abs_diff(250) <= 2 && counts[1].abs_diff(150) <= 2, "{counts:?}");
-        // The first is through: 30 percent of the link remain what they are, and the rest gets more.
+        // The first is through: 30 percent of the link remain what they are, and the rest gets
+        // more.
         parts[0] = part(Class::Percent(50), 0);
         let counts = sent(&mut clock, &mut parts, 500, 1);
         assert!(counts[1].abs_diff(150) <= 3 && counts[2].abs_diff(350) <= 3, "{counts:?}");

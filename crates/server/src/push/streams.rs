@@ -31,7 +31,8 @@ impl Streams {
         self.open.iter().find(|known| known.is_for(volume, token)).map(|known| known.stream)
     }
 
-    /// The stream of a program, and whether it was begun just now. If there are too many, the one used longest ago ends.
+    /// The stream of a program, and whether it was begun just now. If there are too many, the one
+    /// used longest ago ends.
     pub fn open(&mut self, wire: &mut ServerConnection, volume: ImageHandle, token: Token) -> Option<(StreamId, bool)> {
         self.uses += 1;
         if let Some(known) = self.open.iter_mut().find(|known| known.is_for(volume, token)) {
@@ -70,7 +71,8 @@ impl Streams {
         Some((volume, token))
     }
 
-    /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave within the window.
+    /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave
+    /// within the window.
     pub fn bringing(&self, wire: &ServerConnection, volume: ImageHandle, blocks: &[PageId]) -> Option<StreamId> {
         let room = (wire.push_window_bytes() as usize).max(2 * PIECE_BYTES_MANY);
         let soon = |stream: StreamId, block: &PageId| match wire.push_position(stream, *block) {

@@ -1,4 +1,4 @@
-//! Touches of data blocks: what the predictors of a volume learn from them, and what they foresee.
+//! Touches of data blocks that wait for their turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,10 +7,7 @@ use std::time::Duration;
 use units::{Moment, PageId, Token};
 use wire::ImageHandle;
 
-use super::Session;
-use super::touches::ANONYMOUS;
-use crate::lock::locked;
-use crate::volumes::{Foreseen, OpenVolume};
+use crate::volumes::OpenVolume;
 
 /// Touches given to the predictors in one turn of the connection and under one lock: where graphs
 /// branch, one costs up to a tenth of a millisecond.
@@ -80,46 +77,6 @@ impl BlockTouches {
         let count = (wanted as u64).min(self.credit);
         self.credit -= count;
         count as usize
-    }
-}
-
-impl Session {
-    /// Takes up some of the touches that wait.
-    pub(super) fn touch_some_blocks(&mut self) {
-        if let Some(Touched { volume, open, token, blocks }) = self.touches.take_some() {
-            self.touch_blocks(volume, &open, token, &blocks);
-        }
-    }
-
-    /// Tells the predictors of a few touches, and acts on what follows.
-    pub(super) fn touch_blocks(
-        &mut self,
-        handle: ImageHandle,
-        open: &Arc<OpenVolume>,
-        token: Token,
-        blocks: &[PageId],
-    ) {
-        if !self.shared.config.learning.enabled || token == ANONYMOUS {
-            return;
-        }
-        let (now, run) = (self.shared.now(), self.run_of(token));
-        let owner = self.client.owner().peer.number().0;
-        let ids: Vec<_> = {
-            let files = locked(&open.files);
-            blocks.iter().map(|block| files.get(block.inode).map(|(_, id)| id)).collect()
-        };
-        let foreseen: Vec<Foreseen> = {
-            let mut profiles = locked(&open.served.profiles);
-            let known = blocks.iter().zip(ids).filter_map(|(block, id)| Some((block, id?)));
-            known.map(|(block, id)| profiles.touch(owner, run, id, block.index, now)).collect()
-        };
-        if let Some(pushes) = &mut self.pushes {
-            let pusher = pushes.blocks_mut();
-            pusher.touched();
-            for foreseen in foreseen.into_iter().filter(|foreseen| *foreseen != Foreseen::default()) {
-                pusher.foreseen(&mut self.wire, handle, open, token, foreseen);
-            }
-        }
     }
 }
 

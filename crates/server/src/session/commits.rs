@@ -10,10 +10,9 @@ use wire::volume::{VolumeAsk, VolumeReply};
 use super::Session;
 use super::replies::REQUEST_BYTES;
 use super::volumes::failed;
-use crate::done::{After, Cost, Done, DoneSender, VolumeDone};
+use super::workers::Workers;
+use crate::done::{After, Cost, Done, VolumeDone};
 use crate::error::Failure;
-use crate::peer::Owner;
-use crate::shared::Shared;
 use crate::volumes::{Caller, OpenVolume, Waiting, answer};
 
 impl Session {
@@ -23,26 +22,19 @@ impl Session {
         let cost = Cost { bytes: bytes.max(REQUEST_BYTES), uncovered };
         self.replies.begin(cost.bytes);
         if open.commits.push(Waiting { request, ask, room, cost }) {
-            let (shared, done, caller) = (self.shared.clone(), self.done.clone(), self.caller(open));
-            tokio::spawn(commit_waiting(shared, self.client.owner(), done, handle, open.clone(), caller));
+            tokio::spawn(commit_waiting(self.workers.clone(), handle, open.clone(), self.caller(open)));
         }
     }
 }
 
 /// Commits what waits, batch after batch, until nothing does.
-async fn commit_waiting(
-    shared: Arc<Shared>,
-    owner: Owner,
-    done: DoneSender,
-    volume: ImageHandle,
-    open: Arc<OpenVolume>,
-    caller: Caller,
-) {
+async fn commit_waiting(workers: Workers, volume: ImageHandle, open: Arc<OpenVolume>, caller: Caller) {
+    let (shared, owner) = (workers.shared(), workers.owner());
     while let Some(batch) = open.commits.next_batch() {
         let caller = Caller { device: open.device(), now: shared.now(), ..caller };
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
         let bytes = batch.iter().map(|waiting| 64 + 16 * changes(&waiting.ask)).sum();
-        // At once: who waits for more while he holds some could wait for another who does the same.
+        // All at once: two connections that hold some and wait for more could wait for each other.
         let mut room = Some(shared.buffers.replies().take(owner, bytes).await);
         let requests: Vec<_> = batch.iter().map(|waiting| (waiting.request, waiting.cost)).collect();
         let (worker, moment) = (open.clone(), caller.now);
@@ -57,8 +49,8 @@ async fn commit_waiting(
             shared.metrics.transactions.add(u64::from(reply.is_ok()));
             let after = After::Nothing;
             let room = room.take().unwrap_or_else(|| shared.buffers.replies().nothing(owner));
-            // The connection may be gone; what it asked for is done all the same.
-            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, cost, after })));
+            // What the connection asked for is done even if it is gone.
+            workers.report(Done::Volume(VolumeDone { request, volume, reply, room, cost, after }));
         }
     }
 }

@@ -28,7 +28,8 @@ impl Outgoing {
         self.throttle.set(bytes_per_second, now);
     }
 
-    /// Asks the wire for bytes if all were written. The moment at which more may leave if none may now.
+    /// Asks the wire for bytes if all were written. The moment at which more may leave if none may
+    /// now.
     pub fn fill(&mut self, wire: &mut ServerConnection, now: Moment) -> Option<Moment> {
         let mut opens = None;
         if self.written == self.bytes.len() {

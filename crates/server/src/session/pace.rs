@@ -1,6 +1,6 @@
-//! How fast a client takes its answers, and sends what it has begun. Whoever moves next to nothing
-//! keeps memory and places that others wait for: it must give way long before the wire would end
-//! it.
+//! How fast a client takes its answers, and sends what it has begun. A client that moves next to
+//! nothing keeps memory and slots that others wait for. It must give way long before the wire would
+//! close its connection.
 
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ const AHEAD_BYTES: usize = 4 << 10;
 
 /// Memory of what arrived and was not taken up or committed yet.
 ///
-/// Invariant: no more arrives than `room` and [`RECEIVED_FREE_BYTES`] hold together, and at most one
-/// task waits for more.
+/// Invariant: no more arrives than `room` and [`RECEIVED_FREE_BYTES`] hold together, and at most
+/// one task waits for more.
 pub(super) struct Receiving {
     owner: Owner,
     room: Room,
@@ -39,7 +39,8 @@ impl Receiving {
         let beyond_free = |bytes: usize| (bytes + AHEAD_BYTES).saturating_sub(RECEIVED_FREE_BYTES);
         let wanted = beyond_free(held.max(whole));
         let lacking = wanted.saturating_sub(self.room.amount());
-        // Who waits for more keeps no more than it needs now: others may wait for that.
+        // A connection that waits for more keeps only what it needs now: others may wait for the
+        // rest.
         self.room.shrink_to(if lacking == 0 { wanted } else { beyond_free(held) });
         if lacking > 0 && !self.is_waiting {
             match self.room.try_more(wanted - self.room.amount()) {

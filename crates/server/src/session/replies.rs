@@ -2,8 +2,8 @@
 
 use wire::ServerConnection;
 
+use super::workers::Reading;
 use crate::budget::{Budget, Room};
-use crate::demand::Reading;
 use crate::peer::Owner;
 use crate::shared::Shared;
 

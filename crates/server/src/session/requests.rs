@@ -1,4 +1,4 @@
-//! Requests of a client: what is asked, whether it may be, and who answers.
+//! Requests of a client: what it asks for, whether it may, and who answers.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
 use super::Session;
+use super::workers::Reading;
 use crate::budget::Budget;
-use crate::demand::Reading;
 use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
@@ -74,7 +74,7 @@ impl Session {
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
         let reading = self.begin_reading(bytes, slots);
-        demand::answer(&self.shared, &self.done, request, reading, work);
+        self.workers.answer(request, reading, work);
     }
 
     /// Memory for a reply, which is given at once or later.
@@ -92,7 +92,7 @@ impl Session {
         reply: impl FnOnce(Bytes) -> Reply + Send + 'static,
     ) {
         let bytes = bytes as usize;
-        let Some((room, read)) = demand::cached(&self.shared, self.client.owner(), &image, offset, bytes) else {
+        let Some((room, read)) = self.workers.cached(&image, offset, bytes) else {
             return self.answer(request, bytes, move || Ok(reply(image.read(offset, bytes)?)));
         };
         self.replies.keep(room);
@@ -104,7 +104,7 @@ impl Session {
         let name = Name::parse(name).map_err(Failure::bad_request)?;
         let shared = self.shared.clone();
         let open = move || shared.catalog.open(&name, shared.uploads.interrupted());
-        self.open_by(open, move |opened| Done::Opened { request, opened });
+        self.open_image(open, move |opened| Done::Opened { request, opened });
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Session {
     fn open_again(&mut self, request: RequestId, ask: Request, id: ImageId, file: Arc<dyn Object>) {
         let shared = self.shared.clone();
         let open = move || shared.catalog.open_again(id, file, shared.uploads.interrupted());
-        self.open_by(open, move |opened| Done::OpenedAgain { request, ask, opened });
+        self.open_image(open, move |opened| Done::OpenedAgain { request, ask, opened });
     }
 
     /// As long as the caller holds `image` it stays open.
@@ -126,40 +126,14 @@ impl Session {
         self.take_request(request, ask)
     }
 
-    /// Opens an image on a blocking thread, and gets ready to push from it.
-    fn open_by(
+    fn open_image(
         &mut self,
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
-        say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
+        report: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
         self.replies.begin_opening();
-        let (shared, owner, done) = (self.shared.clone(), self.client.owner(), self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
-        tokio::spawn(async move {
-            let slot = tokio::select! {
-                slot = shared.readers.opens().take(owner, 1) => slot,
-                () = done.closed() => return,
-            };
-            let work = tokio::task::spawn_blocking(move || {
-                let opened = open();
-                drop(slot);
-                opened
-            });
-            let opened = work.await.unwrap_or_else(|_| {
-                Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
-            });
-            // Bundles suit the smallest device that uses the image; known before the first one is made.
-            let prepare = opened.as_ref().ok().and_then(|(image, fresh)| {
-                let suited = image.suit_window(window_log_max);
-                (*fresh || suited).then(|| image.clone())
-            });
-            // The connection may be gone; the image stays open all the same.
-            let _ = done.send(Box::new(say(opened.map(|(image, _)| image))));
-            if let Some(image) = prepare {
-                // A panic there is a bug that the hook reported; the image is served without preparation.
-                let _ = tokio::task::spawn_blocking(move || shared.prepare(&image)).await;
-            }
-        });
+        self.workers.open_image(window_log_max, open, report);
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
@@ -212,7 +186,8 @@ impl Session {
         Ok(())
     }
 
-    /// `touched`: the running action that touched the page; `None` if the client only supposes that one will.
+    /// `touched`: the running action that touched the page; `None` if the client only supposes that
+    /// one will.
     fn pull_block(
         &mut self,
         request: RequestId,
@@ -228,8 +203,8 @@ impl Session {
         if let Some(stream) = self.on_the_way(handle, page, entry.stored_bytes as usize).filter(|_| !force) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });
-            if let Some(token) = touched {
-                self.touch(&image, token, page, false);
+            if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
+                pushes.touch(&mut link, &image, token, page, false);
             }
             return Ok(());
         }
@@ -238,8 +213,8 @@ impl Session {
         self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
         self.shared.metrics.blocks_demanded.one();
         self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
-        if let Some(token) = touched {
-            self.demanded(&image, token, &[page], force);
+        if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
+            pushes.demanded(&mut link, &image, token, &[page], force);
         }
         Ok(())
     }
@@ -263,7 +238,9 @@ impl Session {
         if let Some(stream) = on_the_way.filter(|stream| rest(*stream)) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });
-            self.touch(&image, token, first, false);
+            if let Some((pushes, mut link)) = self.pushes() {
+                pushes.touch(&mut link, &image, token, first, false);
+            }
             return Ok(());
         }
         let (work, wanted) = (image.clone(), pages.clone());
@@ -271,12 +248,14 @@ impl Session {
         let bytes = 2 * pages.len() * units::PAGE_BYTES;
         self.answer_at(self.shared.readers.pages().clone(), request, bytes, move || demand::pages(&work, &wanted));
         self.shared.metrics.pages_demanded.add(pages.len() as u64);
-        self.demanded(&image, token, &pages, force);
+        if let Some((pushes, mut link)) = self.pushes() {
+            pushes.demanded(&mut link, &image, token, &pages, force);
+        }
         Ok(())
     }
 
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
-        self.pushes.as_ref()?.pages().on_the_way(&self.wire, handle, page, answer_bytes)
+        self.pushes.as_ref()?.page_on_the_way(&self.wire, handle, page, answer_bytes)
     }
 }
 

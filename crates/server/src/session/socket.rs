@@ -29,7 +29,8 @@ pub(super) async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]
     }
 }
 
-/// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would discard them.
+/// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would
+/// discard them.
 pub(crate) async fn send_last<S>(mut stream: S, bytes: &[u8])
 where
     S: AsyncRead + AsyncWrite + Unpin,

@@ -1,11 +1,13 @@
 //! Uploads of this connection: commands to their workers, reports back to the client.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use units::RequestId;
-use wire::{ErrorCode, Reply};
+use wire::format::NEED_RANGES_MAX;
+use wire::{BlockRange, ErrorCode, Refused, Reply, ServerConnection};
 
 use super::Session;
 use crate::error::Failure;
@@ -28,19 +30,13 @@ impl Uploads {
         Uploads { reports, under_way: HashMap::new(), stalled: None }
     }
 
-    pub fn begin(
-        &mut self,
-        service: &std::sync::Arc<UploadService>,
-        announced: Announced,
-        owner: Owner,
-        request: RequestId,
-    ) {
+    pub fn begin(&mut self, service: &Arc<UploadService>, announced: Announced, owner: Owner, request: RequestId) {
         let reports = Reports { request, events: self.reports.clone() };
         self.under_way.insert(request, service.begin(announced, owner, reports));
     }
 
-    /// Hands a command to the worker of its upload. Parts of an upload that has failed were on their
-    /// way: its error says all there is to say.
+    /// Hands a command to the worker of its upload. Parts of an upload that has failed were on
+    /// their way: its error says all there is to say.
     pub fn command(&mut self, request: RequestId, command: Command) {
         let Some(upload) = self.under_way.get(&request) else { return };
         if let Err(TrySendError::Full(command)) = upload.commands.try_send(command) {
@@ -91,7 +87,13 @@ impl Session {
             return;
         }
         match event {
-            upload::Event::Need(ranges) => self.ask_for_blocks(request, ranges),
+            upload::Event::Need(ranges) => {
+                if let Err(refused) = need(&mut self.wire, request, &ranges) {
+                    self.uploads.remove(request);
+                    let failure = Failure::new(ErrorCode::TooLarge, format!("the upload needs too much: {refused}"));
+                    self.fail(request, &failure);
+                }
+            }
             // Refused only if the request was cancelled meanwhile.
             upload::Event::Progress(bytes) => drop(self.wire.put_progress(request, bytes)),
             upload::Event::Finished(result) => {
@@ -103,19 +105,16 @@ impl Session {
             }
         }
     }
+}
 
-    fn ask_for_blocks(&mut self, request: RequestId, ranges: Vec<wire::BlockRange>) {
-        let parts: Vec<_> = ranges.chunks(wire::format::NEED_RANGES_MAX).map(<[_]>::to_vec).collect();
-        let count = parts.len().max(1);
-        let mut parts = parts.into_iter();
-        for part in 1..=count {
-            let asked = self.wire.put_need(request, parts.next().unwrap_or_default(), part == count);
-            if let Err(refused) = asked {
-                self.uploads.remove(request);
-                let failure = Failure::new(ErrorCode::TooLarge, format!("the upload needs too much: {refused}"));
-                self.fail(request, &failure);
-                return;
-            }
-        }
+/// Asks the client for blocks, in as many messages as it takes.
+fn need(wire: &mut ServerConnection, request: RequestId, ranges: &[BlockRange]) -> Result<(), Refused> {
+    let mut parts = ranges.chunks(NEED_RANGES_MAX).peekable();
+    if parts.peek().is_none() {
+        return wire.put_need(request, Vec::new(), true);
     }
+    while let Some(part) = parts.next() {
+        wire.put_need(request, part.to_vec(), parts.peek().is_none())?;
+    }
+    Ok(())
 }

@@ -11,8 +11,8 @@ use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
 
 use super::Session;
-use super::pushes::{Postponed, Pushes};
-use super::touches::ANONYMOUS;
+use super::pushes::{ANONYMOUS, Postponed, Pushes};
+use super::workers::{Reading, Workers};
 use crate::budget::Room;
 use crate::done::{After, Cost, Done, VolumeDone};
 use crate::error::Failure;
@@ -71,7 +71,7 @@ impl Session {
             VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
             VolumeAsk::FolderList { .. } => {
                 // To look at thousands of files is work for the processor, which few do at once.
-                // Who waits for that holds little memory.
+                // A request that waits for its turn holds little memory.
                 slots = self.shared.readers.listings().clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }
@@ -79,33 +79,9 @@ impl Session {
             VolumeAsk::XattrsRead { .. } => (256 << 10, After::Nothing),
             _ => (8 << 10, After::Nothing),
         };
-        let caller = self.caller(&open);
-        let reading = self.begin_reading(bytes, slots);
-        let (shared, owner, done) = (self.shared.clone(), self.client.owner(), self.done.clone());
-        tokio::spawn(async move {
-            let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
-            let (mut room, slot) = tokio::select! {
-                rooms = reading.begin(&shared, &done) => rooms,
-                // The connection is gone: nobody waits for the answer. A lease or lock that is
-                // given back counts all the same.
-                () = done.closed(), if !matches!(ask, VolumeAsk::Lease { .. } | VolumeAsk::Lock(_)) => return,
-            };
-            if let VolumeAsk::FolderList { limit, .. } = &mut ask {
-                fit_listing(limit, &mut room);
-            }
-            let work = tokio::task::spawn_blocking(move || {
-                let begun = Instant::now();
-                let answered = answer_one(&shared, &open, &caller, &ask, after);
-                if matches!(ask, VolumeAsk::FolderList { .. }) {
-                    shared.readers.listed(owner.peer, begun.elapsed());
-                }
-                drop(slot);
-                answered
-            });
-            let (reply, after) = work.await.unwrap_or_else(|_| (Err(failed()), After::Nothing));
-            // The connection may be gone.
-            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume: handle, reply, room, cost, after })));
-        });
+        let (caller, reading) = (self.caller(&open), self.begin_reading(bytes, slots));
+        let work = VolumeWork { request, volume: handle, open, caller, ask, after };
+        tokio::spawn(work.run(self.workers.clone(), reading));
         Ok(())
     }
 
@@ -126,7 +102,7 @@ impl Session {
             if let Some(stream) = pushes.blocks().on_the_way(&self.wire, handle, blocks) {
                 self.shared.metrics.demands_on_the_way.one();
                 self.reply(request, Reply::OnTheWay { stream });
-                self.touch_blocks(handle, open, token, &[touched]);
+                self.touch_blocks(handle, open.clone(), token, &[touched]);
                 return Ok(None);
             }
             if pushes.postpone(request, handle, token, blocks) {
@@ -137,7 +113,7 @@ impl Session {
             pusher.demanded(handle, id, blocks, force);
         }
         self.shared.metrics.volume_blocks_demanded.add(blocks.len() as u64);
-        self.touch_blocks(handle, open, token, &[touched]);
+        self.touch_blocks(handle, open.clone(), token, &[touched]);
         Ok(Some(id))
     }
 
@@ -195,20 +171,6 @@ impl Session {
         self.replies.release(&self.wire);
     }
 
-    pub(super) fn hint_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
-        if let Some(pusher) = self.block_pusher() {
-            let taken = pusher.hint(handle, open, token, blocks);
-            self.shared.metrics.pages_hinted.add(taken as u64);
-        }
-    }
-
-    pub(super) fn end_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token) {
-        locked(&open.served.profiles).end(self.run_of(token), self.shared.now());
-        if let Some(pushes) = &mut self.pushes {
-            pushes.blocks_mut().ended(&mut self.wire, handle, token);
-        }
-    }
-
     pub(super) fn close_file(&mut self, handle: ImageHandle, file: InodeId) {
         let Some(open) = self.handles.volume(handle) else { return };
         locked(&open.files).close(file);
@@ -227,7 +189,7 @@ impl Session {
     }
 
     pub(super) fn block_pusher(&mut self) -> Option<&mut BlockPusher> {
-        self.pushes.as_mut().map(Pushes::blocks_mut)
+        self.pushes.as_mut().map(Pushes::blocks)
     }
 
     pub(super) fn caller(&self, open: &OpenVolume) -> Caller {
@@ -239,6 +201,44 @@ impl Session {
             now: self.shared.now(),
             reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
+    }
+}
+
+/// A request to a volume that is answered on a blocking thread.
+struct VolumeWork {
+    request: RequestId,
+    volume: ImageHandle,
+    open: Arc<OpenVolume>,
+    caller: Caller,
+    ask: VolumeAsk,
+    after: After,
+}
+
+impl VolumeWork {
+    async fn run(self, workers: Workers, reading: Reading) {
+        let VolumeWork { request, volume, open, caller, mut ask, after } = self;
+        let cost = Cost { bytes: reading.bytes, uncovered: 0 };
+        let (mut room, slot) = tokio::select! {
+            rooms = reading.begin(&workers) => rooms,
+            // The connection is gone: nobody waits for the answer. A lease or lock that is
+            // given back counts all the same.
+            () = workers.done().closed(), if !matches!(ask, VolumeAsk::Lease { .. } | VolumeAsk::Lock(_)) => return,
+        };
+        if let VolumeAsk::FolderList { limit, .. } = &mut ask {
+            fit_listing(limit, &mut room);
+        }
+        let (shared, peer) = (workers.shared().clone(), workers.owner().peer);
+        let work = tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            let answered = answer_one(&shared, &open, &caller, &ask, after);
+            if matches!(ask, VolumeAsk::FolderList { .. }) {
+                shared.readers.listed(peer, begun.elapsed());
+            }
+            drop(slot);
+            answered
+        });
+        let (reply, after) = work.await.unwrap_or_else(|_| (Err(failed()), After::Nothing));
+        workers.report(Done::Volume(VolumeDone { request, volume, reply, room, cost, after }));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Bundles of actions that change: which pushes they serve, and that the device gets every page, once.
+//! Bundles of actions that change: which pushes they serve, and that the device gets every page,
+//! once.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ use super::client::Client;
 use super::learning::{bundles, set, teach};
 use super::rig::{Rig, image, noise, program};
 
-/// Starts `program` on a new device: a demand for each page that does not come by itself. Returns the client after the end.
+/// Starts `program` on a new device: a demand for each page that does not come by itself. Returns
+/// the client after the end.
 fn start(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
     let mut client = Client::connect(rig.address, device);
     let handle = client.open("app");
@@ -26,7 +28,8 @@ fn regress_starts_that_vary_are_pushed_from_the_bundle_that_was_made_first() {
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let all = program(&bytes, 5, 700);
     let mut rng = SplitMix64(9);
-    // Each start leaves out another tenth of the pages behind the first ones, which an interpreter would have.
+    // Each start leaves out another tenth of the pages behind the first ones, which an interpreter
+    // would have.
     let mut vary = || -> Vec<PageId> {
         let kept = all.iter().enumerate().filter(|(at, _)| *at < 100 || rng.below(10) > 0);
         kept.map(|(_, page)| *page).collect()

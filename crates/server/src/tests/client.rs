@@ -1,4 +1,5 @@
-//! A blocking client: it opens images, demands pages as a mount would, takes pushes, verifies every byte, uploads.
+//! A blocking client: it opens images, demands pages as a mount would, takes pushes, verifies every
+//! byte, uploads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -263,7 +264,8 @@ impl Client {
         Request::PullBlock { image, token, page, block: self.block_of(image, page), force, speculative: false }
     }
 
-    /// Demands the block of a page, checks it, and counts the page. The reply, for those who expect something else.
+    /// Demands the block of a page, checks it, and counts the page. The reply, for those who expect
+    /// something else.
     pub fn pull(&mut self, image: ImageHandle, token: Token, page: PageId) -> Reply {
         let ask = self.pull_request(image, token, page, false);
         let reply = self.ask(ask);
@@ -276,8 +278,8 @@ impl Client {
         reply
     }
 
-    /// Runs a program: touches its pages in order, demands what it has not got, reports the rest. Returns how many
-    /// pages it had to demand.
+    /// Runs a program: touches its pages in order, demands what it has not got, reports the rest.
+    /// Returns how many pages it had to demand.
     pub fn run(&mut self, image: ImageHandle, token: Token, program: &[PageId]) -> usize {
         let mut demanded = 0;
         for page in program {
@@ -354,7 +356,8 @@ impl Client {
         serde_json::from_slice(&json).unwrap()
     }
 
-    /// Announces an upload and sends superblock and metadata; then waits for the blocks that are needed.
+    /// Announces an upload and sends superblock and metadata; then waits for the blocks that are
+    /// needed.
     pub fn put_open(&mut self, name: &str, image: &[u8]) -> RequestId {
         let metadata = Metadata::open(&image, &Limits::default()).unwrap();
         let region = metadata.metadata_region();
@@ -392,7 +395,8 @@ impl Client {
         self.needs.iter().flat_map(|range| (range.first.0..range.first.0 + range.count).map(BlockId)).collect()
     }
 
-    /// Uploads an image as far as the server lets it. Returns the answer and the blocks that were sent.
+    /// Uploads an image as far as the server lets it. Returns the answer and the blocks that were
+    /// sent.
     pub fn upload(&mut self, name: &str, image: &[u8]) -> (Reply, Vec<BlockId>) {
         let request = self.put_open(name, image);
         if self.has_reply(request) || self.closed.is_some() {

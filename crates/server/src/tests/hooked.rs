@@ -1,4 +1,5 @@
-//! A store in memory that calls a function of the test before each operation: to hold it back, to count it, or to panic in it.
+//! A store in memory that calls a function of the test before each operation: to hold it back, to
+//! count it, or to panic in it.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -87,7 +88,8 @@ struct GateState {
 }
 
 impl Gate {
-    /// Waits until the gate is open. A test that failed leaves it as it is: the server must end all the same.
+    /// Waits until the gate is open. A test that failed leaves it as it is: the server must end all
+    /// the same.
     pub fn pass(&self) {
         let mut state = self.state.lock().unwrap();
         state.arrived += 1;

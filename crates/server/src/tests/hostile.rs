@@ -164,7 +164,7 @@ fn uploads_without_end_are_bounded() {
     };
     // What is only announced takes nothing.
     let _announced: Vec<_> = (0..40).map(|number| begin([127, 0, 0, 1], number, false)).collect();
-    // One machine gets half of the places.
+    // One machine gets half of the slots.
     let mut clients: Vec<_> = (40..52).map(|number| begin([127, 0, 0, 1], number, true)).collect();
     let refused = |(client, puts): &mut (Client, Vec<_>)| {
         client.status();
@@ -187,7 +187,7 @@ fn uploads_without_end_are_bounded() {
     assert!(matches!(other.upload("app", &image).0, Reply::PutDone { .. }));
     clients.into_iter().for_each(told);
     other.status_until(|status| status["metrics"]["uploads_failed"] == 12 * wire::format::PUTS_MAX);
-    // Their places are free again.
+    // Their slots are free again.
     assert!(matches!(Client::connect(rig.address, 100).upload("app", &image).0, Reply::PutDone { .. }));
 }
 

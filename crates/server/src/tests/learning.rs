@@ -1,19 +1,19 @@
 //! Learning and pushing: what one run teaches, the next one is sent. Counts, never times.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use predict::Mode;
 use serde_json::Value;
-use store::{Listed, Memory, Store};
+use store::Store;
 use units::{PageId, Token};
 use wire::{ClientConfig, ImageHandle, PushEncoding, PushEndReason, Reply, Request};
 
 use super::client::Client;
-use super::rig::{Rig, config, image, program};
-use crate::{Config, Provider, StoreAt};
+use super::rig::{Rig, image, program};
+use crate::{Config, Provider};
 
-/// Runs `program` to its end on a device of its own, so that the server learns it. Returns the client.
+/// Runs `program` to its end on a device of its own, so that the server learns it. Returns the
+/// client.
 pub(super) fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
     let mut client = Client::connect(rig.address, device);
     let handle = client.open("app");
@@ -34,7 +34,7 @@ pub(super) fn bundles(status: &Value) -> u64 {
     status["images"][0]["bundles"].as_u64().unwrap_or(0)
 }
 
-fn without_bundles(config: &mut Config) {
+pub(super) fn without_bundles(config: &mut Config) {
     config.learning.provider = Provider::NvAsync;
 }
 
@@ -151,7 +151,8 @@ fn the_end_of_a_program_ends_its_push_and_the_next_one_gets_the_rest() {
 
     client.credits = true;
     client.credit_all();
-    // The next instance touches its first page, which is in the page cache by now, and every segment as it comes.
+    // The next instance touches its first page, which is in the page cache by now, and every
+    // segment as it comes.
     for page in program.iter().step_by(32) {
         client.until(|client| client.have.contains(page));
         client.touch(handle, Token(3), &[*page]);
@@ -423,7 +424,8 @@ fn the_papers_mode_pushes_one_segment_for_each_match() {
         let handle = client.open("app");
         let mut demanded = 0;
         for (index, page) in program.iter().enumerate() {
-            // The second page is the match. A program that runs away from the first piece is served page by page.
+            // The second page is the match. A program that runs away from the first piece is served
+            // page by page.
             if device == 2 && index == 2 {
                 client.until(|client| client.have.contains(page));
             }
@@ -455,99 +457,4 @@ fn the_papers_mode_pushes_one_segment_for_each_match() {
     let ends: Vec<_> = client.streams.values().map(|stream| stream.end).collect();
     assert!(ends == [None] || ends == [Some(PushEndReason::Complete)], "{ends:?}");
     assert!(client.streams.values().all(|stream| stream.pieces.iter().all(|piece| piece.pages.len() <= 32)));
-}
-
-#[test]
-fn what_was_learned_and_its_bundle_survive_a_restart() {
-    let bytes = image(4);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("app.rnl"), &bytes).unwrap();
-    let at = || config(StoreAt::Folder(folder.path().to_owned()));
-    let program = program(&bytes, 5, 100);
-    let rig = Rig::start(at());
-    let (mut client, _) = teach(&rig, 1, &program);
-    client.status_until(|status| bundles(status) == 1);
-    drop(client);
-    rig.stop();
-
-    let rig = Rig::start(at());
-    let mut client = Client::connect(rig.address, 2);
-    let handle = client.open("app");
-    let ready = |status: &Value| bundles(status) == 1 && status["memory"]["held_blocks_bytes"].as_u64() > Some(0);
-    client.status_until(ready);
-    assert_eq!(rig.metrics.bundles_built.get(), 0);
-    client.pull(handle, Token(2), program[0]);
-    client.until(|client| client.have == set(&program));
-    assert_eq!((rig.metrics.blocks_demanded.get(), rig.metrics.pushes_from_bundle.get()), (1, 1));
-}
-
-#[test]
-fn what_was_learned_last_is_saved_by_an_orderly_end() {
-    let bytes = image(4);
-    let store = Memory::new();
-    store.put_atomic("app.rnl", &bytes).unwrap();
-    let at = || {
-        let mut config = config(StoreAt::Open(Arc::new(store.clone())));
-        // Upkeep never comes: only the end saves.
-        config.upkeep_every = std::time::Duration::from_secs(3600);
-        config.learning.provider = Provider::NvAsync;
-        config
-    };
-    let program = program(&bytes, 5, 100);
-    let rig = Rig::start(at());
-    let (mut client, _) = teach(&rig, 1, &program);
-    client.status_until(|status| actions(status) == 1);
-    assert_eq!(rig.metrics.learned_saved.get(), 0);
-    rig.stop();
-    let rig = Rig::start(at());
-    let mut client = Client::connect(rig.address, 2);
-    client.open("app");
-    assert_eq!(actions(&client.status()), 1);
-}
-
-#[test]
-fn a_damaged_learned_file_costs_what_was_learned_and_nothing_else() {
-    let bytes = image(4);
-    let program = program(&bytes, 5, 100);
-    let (rig, store) = Rig::with_image(&bytes, without_bundles);
-    let (mut client, _) = teach(&rig, 1, &program);
-    // The end of the run must have come before the server ends.
-    client.status_until(|status| actions(status) == 1);
-    drop(client);
-    rig.stop();
-    let Listed::Object(key) = store.list("learned").unwrap().remove(0) else { panic!("no learned file") };
-    let mut file = store.get(&key, 1 << 20).unwrap();
-    let middle = file.len() / 2;
-    file[middle] ^= 0x10;
-    store.put_atomic(&key, &file).unwrap();
-
-    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
-    let (mut client, _) = teach(&rig, 2, &program);
-    client.status_until(|status| actions(status) == 1);
-}
-
-#[test]
-fn a_damaged_bundle_is_noticed_replaced_and_harms_nobody() {
-    let bytes = image(4);
-    let program = program(&bytes, 5, 100);
-    let (rig, store) = Rig::with_image(&bytes, |_| {});
-    let (mut client, handle) = teach(&rig, 1, &program);
-    client.status_until(|status| bundles(status) == 1);
-    let folder = format!("bundles/{}", client.metadata(handle).id());
-    let Listed::Object(key) = store.list(&folder).unwrap().remove(0) else { panic!("no bundle") };
-    rig.stop();
-    let whole = store.get(&key, 1 << 24).unwrap();
-    let mut damaged = whole.clone();
-    *damaged.last_mut().unwrap() ^= 1;
-    store.put_atomic(&key, &damaged).unwrap();
-
-    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
-    let mut client = Client::connect(rig.address, 2);
-    let handle = client.open("app");
-    client.status_until(|status| bundles(status) == 1);
-    client.run(handle, Token(2), &program);
-    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
-    assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Failed));
-    client.status_until(|status| status["metrics"]["bundles_built"] == 1 && bundles(status) == 1);
-    assert_eq!(store.get(&key, 1 << 24).unwrap(), whole, "the same pages give the same bundle");
 }

@@ -1,4 +1,5 @@
-//! Panics that are injected through what the server is given, its store and its log: each ends what it happened in, and no more.
+//! Panics that are injected through what the server is given, its store and its log: each ends what
+//! it happened in, and no more.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,6 @@
-//! The Provider's modes, told apart by what is read from the store and when: before an answer or a piece of a push leaves,
-//! or while it is on its way. A gate in the store stands for a disk that is slow.
+//! The Provider's modes, told apart by what is read from the store and when: before an answer or a
+//! piece of a push leaves, or while it is on its way. A gate in the store stands for a disk that is
+//! slow.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -138,7 +139,8 @@ impl Object for WatchedImage {
     }
 }
 
-/// A learned program that reads one file from front to back, and a server in the paper's mode that starts anew.
+/// A learned program that reads one file from front to back, and a server in the paper's mode that
+/// starts anew.
 struct Stage {
     /// Leaves before the server ends, which would wait for it.
     client: Client,
@@ -186,7 +188,8 @@ impl Stage {
         self.client.have.insert(self.program[index]);
     }
 
-    /// The first two pages, which the Predictor takes for the start of the program: it orders the rest of the segment.
+    /// The first two pages, which the Predictor takes for the start of the program: it orders the
+    /// rest of the segment.
     fn begin(&mut self) {
         self.demand(0);
         self.demand(1);

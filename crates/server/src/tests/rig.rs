@@ -103,8 +103,8 @@ pub fn noise(blocks: usize) -> Vec<u8> {
     Fixture::default().pack(&[Node::file(b"noise", &bytes)]).unwrap()
 }
 
-/// The first touches of a made-up program: every third page of each library in turn, a few of the first again at the
-/// end; the same seed gives the same program.
+/// The first touches of a made-up program: every third page of each library in turn, a few of the
+/// first again at the end; the same seed gives the same program.
 pub fn program(image: &[u8], seed: u64, pages: usize) -> Vec<PageId> {
     let metadata = Metadata::open(&image, &image::Limits::default()).unwrap();
     let mut all = Vec::new();

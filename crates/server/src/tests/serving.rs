@@ -9,7 +9,7 @@ use wire::{ErrorCode, ImageHandle, Reply, Request, WireError};
 use super::client::Client;
 use super::rig::{Rig, config, image, noise, program};
 use crate::StoreAt;
-use crate::catalog::{image_key, tag_key};
+use crate::catalog::names::{image_key, tag_key};
 
 #[test]
 fn an_image_is_opened_and_every_block_and_page_of_it_comes_as_it_is() {
@@ -229,7 +229,8 @@ fn a_client_that_does_not_read_holds_no_more_than_its_share_and_loses_nothing() 
         .collect();
     slow.send();
     let mut other = Client::connect(rig.address, 2);
-    // The server has begun to answer; from here on it must stay within the share however often one looks.
+    // The server has begun to answer; from here on it must stay within the share however often one
+    // looks.
     other.status_until(|status| status["metrics"]["blocks_demanded"].as_u64().unwrap() > 0);
     for _ in 0..200 {
         let held = other.status()["memory"]["replies_bytes"].as_u64().unwrap();
@@ -254,7 +255,8 @@ fn a_cancelled_request_harms_no_other() {
     let request = client.request(ask);
     client.send();
     client.cancel(request);
-    // The wire's client would close the connection on a second answer, and itself keeps the first one back.
+    // The wire's client would close the connection on a second answer, and itself keeps the first
+    // one back.
     assert!(matches!(client.pull(handle, Token(1), PageId::new(file, 100)), Reply::Block { .. }));
     client.status_until(|status| status["memory"]["replies_bytes"].as_u64().unwrap() < 2 << 20);
     assert!(!client.has_reply(request) && client.closed.is_none());

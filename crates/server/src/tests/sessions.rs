@@ -1,14 +1,18 @@
-//! Hostile sessions: whole sessions of one server, driven from one seed, over connections in memory and in simulated time.
+//! Hostile sessions: whole sessions of one server, driven from one seed, over connections in memory
+//! and in simulated time.
 //!
-//! Several clients send what the protocol allows and what it does not, in any order, while pushes, uploads and volumes are under
-//! way: touches along programs that the server learns, hints, demands, credits, stops, cancels, transactions, blocks of uploads,
-//! damaged frames. Some never read, some never credit, all leave in the middle and come back. What must hold: no panic, neither in
-//! a session nor on a blocking thread; a good client beside them gets right bytes; when they have left, every session ends, and
-//! all that they made the server hold is given back.
+//! Several clients send what the protocol allows and what it does not, in any order, while pushes,
+//! uploads and volumes are under way: touches along programs that the server learns, hints,
+//! demands, credits, stops, cancels, transactions, blocks of uploads, damaged frames. Some never
+//! read, some never credit, all leave in the middle and come back. What must hold: no panic,
+//! neither in a session nor on a blocking thread; a good client beside them gets right bytes; when
+//! they have left, every session ends, and all that they made the server hold is given back.
 //!
-//! Blocking threads run in real time, so a seed repeats the same frames, but not the very same interleaving.
+//! Blocking threads run in real time, so a seed repeats the same frames, but not the very same
+//! interleaving.
 //!
-//! `RUNNEL_FUZZ_SEED=n` replays one seed, `RUNNEL_FUZZ_STEPS=n` says how many frames in all; an hour by hand is about 10^8.
+//! `RUNNEL_FUZZ_SEED=n` replays one seed, `RUNNEL_FUZZ_STEPS=n` says how many frames in all; an
+//! hour by hand is about 10^8.
 
 mod peer;
 mod sockets;
@@ -54,7 +58,8 @@ const STEPS: u64 = 1_000_000;
 /// Bytes that lie in a connection in each direction.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// Simulated time in which all sessions of clients that left must have ended: deadlines of idle and stalled clients, and of uploads.
+/// Simulated time in which all sessions of clients that left must have ended: deadlines of idle and
+/// stalled clients, and of uploads.
 const END_MAX: Duration = Duration::from_secs(1200);
 
 /// Real time in which the good client is answered.
@@ -325,8 +330,8 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     let _ = good.await;
     while !simulation.sessions.is_empty() || !simulation.held().is_empty() {
         simulation.check_deadline(deadline + END_MAX)?;
-        // Time that is slept through, unlike time that is advanced, stands still while blocking
-        // threads work.
+        // Simulated time, in which deadlines pass. Unlike time that is advanced, time that is slept
+        // through stands still while blocking threads work.
         tokio::time::sleep(Duration::from_millis(100)).await;
         simulation.reap().await?;
     }
@@ -377,7 +382,8 @@ fn fuzz_hostile_sessions_harm_nobody() {
     println!("{} seeds, {steps} frames, {:.0} a second", seeds.count(), steps as f64 / begun.elapsed().as_secs_f64());
 }
 
-/// The defect that the state of a push rules out today: a touch after a push was stopped while a piece of it was being built.
+/// The defect that the state of a push rules out today: a touch after a push was stopped while a
+/// piece of it was being built.
 #[test]
 fn fuzz_finds_the_canary() {
     count_panics();

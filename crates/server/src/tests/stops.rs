@@ -1,4 +1,5 @@
-//! Pushes that end while a piece of them is being built: what comes after finds no trace of the piece.
+//! Pushes that end while a piece of them is being built: what comes after finds no trace of the
+//! piece.
 
 use std::sync::Arc;
 
@@ -88,7 +89,8 @@ fn regress_a_touch_after_a_push_that_ended_while_a_piece_was_built_harms_nobody(
         let mut other = Client::connect(stage.rig.address, 2);
         let theirs = other.open("app");
         stage.end(end);
-        // A page of the piece that is being built, one that was sent, and one that was never ordered.
+        // A page of the piece that is being built, one that was sent, and one that was never
+        // ordered.
         for page in [40, 0, 300] {
             let page = stage.pages[page];
             stage.client.touch(stage.handle, Token(5), &[page]);

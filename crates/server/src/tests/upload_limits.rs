@@ -1,4 +1,5 @@
-//! What uploads of strangers can cost: images with two contents, memory of metadata, work for other images' blocks.
+//! What uploads of strangers can cost: images with two contents, memory of metadata, work for other
+//! images' blocks.
 
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ fn regress_an_image_with_two_contents_is_refused() {
         assert_eq!(store.list("tags/app").unwrap(), []);
         assert_eq!(client.status()["uploads_interrupted"], 0, "nor is it kept");
 
-        // One that was put into the folder by hand: nothing is answered of it once a block says otherwise.
+        // One that was put into the folder by hand: nothing is answered of it once a block says
+        // otherwise.
         store.put_atomic("app.rnl", &bytes).unwrap();
         let image = client.open("app");
         let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
@@ -153,7 +155,7 @@ fn regress_idle_uploads_keep_nobody_from_pushing() {
     }
 }
 
-/// Uploads whose clients send nothing more have all places. They end when somebody waits, long
+/// Uploads whose clients send nothing more have all slots. They end when somebody waits, long
 /// before their own deadline, and can be gone on with.
 #[test]
 fn regress_uploads_that_stand_still_give_their_places_to_others() {

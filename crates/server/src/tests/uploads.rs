@@ -12,7 +12,7 @@ use wire::{ErrorCode, Reply, Request};
 use super::client::Client;
 use super::rig::{Rig, config, image, nodes};
 use crate::StoreAt;
-use crate::catalog::{image_key, tag_key};
+use crate::catalog::names::{image_key, tag_key};
 
 fn id(image: &[u8]) -> ImageId {
     Metadata::open(&image, &Limits::default()).unwrap().id()
@@ -142,8 +142,8 @@ fn an_interrupted_upload_is_not_kept_for_ever() {
     assert_eq!(client.upload("app", &bytes).1.len(), needed);
 }
 
-/// Uploads `new` over `old` on a store that fails as planned. Returns the store as it is found afterwards, the number of
-/// operations, and the server's answer.
+/// Uploads `new` over `old` on a store that fails as planned. Returns the store as it is found
+/// afterwards, the number of operations, and the server's answer.
 fn upload_with_fault(old: &[u8], new: &[u8], plan: FaultPlan) -> (Memory, u64, Option<Reply>) {
     let inner = Memory::new();
     inner.put_atomic(&image_key(id(old)), old).unwrap();

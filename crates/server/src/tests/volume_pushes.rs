@@ -1,4 +1,5 @@
-//! Pushes of data blocks over a socket: they follow the profile, the stages' shares, and the ways that a program takes.
+//! Pushes of data blocks over a socket: they follow the profile, the stages' shares, and the ways
+//! that a program takes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -342,7 +343,8 @@ fn a_device_caps_what_is_sent_to_it() {
     data.pull(file, 0..32);
 }
 
-/// Whatever a device does in whatever order, what is pushed are right bytes of files that were open.
+/// Whatever a device does in whatever order, what is pushed are right bytes of files that were
+/// open.
 #[test]
 fn sim_any_order_of_wishes_is_survived() {
     let folder = TempDir::new().unwrap();

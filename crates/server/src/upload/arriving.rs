@@ -23,7 +23,7 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Makes the file.
     pub fn new(store: &dyn Store, announced: &Announced) -> Result<Arriving, Failure> {
-        // Of a store that cannot be written at all, its room is not what matters.
+        // First, because a store that cannot be written fails here, with the better message.
         let upload = store.create()?;
         check_disk(store, announced.metadata_bytes)?;
         let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];

@@ -143,7 +143,7 @@ impl Staged {
             }
         }
         let mut scan_left = SCAN_BYTES_MIN + SCAN_BYTES_PER_BYTE * announced.metadata_bytes;
-        for key in service.catalog.keys_for(&announced.name)? {
+        for key in service.catalog.names().keys_for(&announced.name)? {
             if wanted.is_empty() || scan_left < SCAN_BYTES_OF_FILE {
                 break;
             }

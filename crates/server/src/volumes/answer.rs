@@ -1,7 +1,7 @@
 //! What a volume answers to one request: a function of the volume, the files that the caller has
 //! open, and the request. The server's connections call it on blocking threads; simulations of
-//! clients call it too. Who shows by [`VolumeAsk::Prove`] which device it is stays that one for its
-//! handle: [`Caller`] brings it along.
+//! clients call it too. A device that proves who it is ([`VolumeAsk::Prove`]) is known for the rest
+//! of its handle; [`Caller`] says which it is.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -52,7 +52,8 @@ impl Caller {
     }
 }
 
-/// Answers `ask`. Never panics on what it says, and reads and allocates within the limits of the wire.
+/// Answers `ask`. Never panics on what it says, and reads and allocates within the limits of the
+/// wire.
 ///
 /// # Errors
 /// The code and text of an error frame; nothing was changed then.
@@ -144,7 +145,8 @@ fn open(volume: &Volume, files: &Mutex<OpenFiles>, path: &VolumePath) -> Result<
     Err(VolumeError::Busy { path: path.to_string() }.into())
 }
 
-/// Ranges of blocks that are present, at most so many as an answer can name, and whether there are more.
+/// Ranges of blocks that are present, at most so many as an answer can name, and whether there are
+/// more.
 fn ranges(present: &[bool]) -> (Vec<BlockRange>, bool) {
     let mut ranges = Vec::new();
     let mut first = 0;

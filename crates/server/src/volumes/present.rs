@@ -1,4 +1,4 @@
-//! Which devices have a connection: what a device holds of a volume ends soon after its last one.
+//! Which devices have a connection. The leases and locks of a device end soon after its last one.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,10 +1,12 @@
-//! What is known of the order in which the files of a volume are used, and what follows from a touch.
+//! The order in which the files of a volume are used, and what follows from a touch.
 //!
-//! Each file that was opened has an inode number of our own for the predictors, by its id, so it is the same for all connections and
-//! under every name. Its flow graph comes from the store or from live use; one that was written by hand (static) is never changed.
-//! Where no graph knows what follows, a file that is read in its order is read ahead.
+//! For the predictors, each file that was opened has an inode number of ours, by its id: the same
+//! for all connections and under every name. Its flow graph comes from the store or from live use.
+//! A graph that was written by hand (static) is never changed. A file that is read in order, and
+//! whose graph does not know what follows, is read ahead.
 //!
-//! What the predictors call a page is a data block of the volume here. A profile may have blocks of another size.
+//! A page of the predictors is a data block of the volume here. A profile may have blocks of
+//! another size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! The policy by itself, and under the real Predictor with programs that vary: builds and pushes are counted, no time is.
+//! The policy by itself, and under the real Predictor with programs that vary: builds and pushes
+//! are counted, no time is.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -109,7 +110,8 @@ impl Program {
         }
     }
 
-    /// The pages of a run: an interpreter of 900 pages, then most of 40 modules of 50 pages each, each with its pages in order.
+    /// The pages of a run: an interpreter of 900 pages, then most of 40 modules of 50 pages each,
+    /// each with its pages in order.
     fn pages(&mut self) -> Vec<PageId> {
         let mut pages: Vec<PageId> = (0..900).map(|index| PageId::new(InodeId(1), index)).collect();
         for module in 2..42 {
@@ -128,7 +130,8 @@ impl Program {
         let (mut have, mut sentinels, mut first, mut audit) = (HashSet::new(), HashSet::new(), None, false);
         for page in &run {
             now = Moment(now.0 + 50);
-            // A page that was pushed is touched unseen, unless it is the first of its segment or the run is an audit.
+            // A page that was pushed is touched unseen, unless it is the first of its segment or
+            // the run is an audit.
             if have.contains(page) && !audit && !sentinels.contains(page) {
                 continue;
             }

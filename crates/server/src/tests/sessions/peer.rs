@@ -19,7 +19,8 @@ pub(super) struct Peer<S> {
     input: Vec<u8>,
     reads: bool,
     credits: bool,
-    /// Handles of the image of programs, the other one, and the volume, as they are guessed until the answers come.
+    /// Handles of the image of programs, the other one, and the volume, as they are guessed until
+    /// the answers come.
     handles: [u32; 3],
     requests: u32,
     transactions: u64,
@@ -354,7 +355,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 }
 
-/// The blocks that a PutNeed names: a count of ranges, then of each the gap before it and its length.
+/// The blocks that a PutNeed names: a count of ranges, then of each the gap before it and its
+/// length.
 fn needed_blocks(payload: &[u8]) -> Vec<u32> {
     let mut bytes = payload.iter();
     let mut number = || {

@@ -19,9 +19,6 @@ use crate::tests::rig::Rig;
 /// Frames in all, in the test command.
 const STEPS: u64 = 200_000;
 
-/// Time between rounds of all clients.
-const ROUND: Duration = Duration::from_millis(1);
-
 /// Writes images and the volume below `folder`. Returns the image of programs, and the other.
 fn contents(folder: &Path) -> [Vec<u8>; 2] {
     let images = [image(4), noise(40)];
@@ -42,8 +39,8 @@ async fn connect(address: SocketAddr, number: u8) -> Option<TcpStream> {
     socket.connect(address).await.ok()
 }
 
-/// Attacks until `steps` frames are sent.
-async fn attack(address: SocketAddr, seed: u64, steps: u64, world: &World) {
+/// Attacks until `steps` frames are sent, one round for each answer that the good client gets.
+async fn attack(address: SocketAddr, seed: u64, steps: u64, world: &World, mut answered: watch::Receiver<u64>) {
     let mut rng = SplitMix64(seed);
     let mut peers: Vec<Option<Peer<TcpStream>>> = (0..PEERS).map(|_| None).collect();
     let mut sent = 0;
@@ -61,22 +58,23 @@ async fn attack(address: SocketAddr, seed: u64, steps: u64, world: &World) {
                 *place = None;
             }
         }
-        // No faster than the server answers, or most frames would go to connections that it has
-        // closed.
-        tokio::time::sleep(ROUND).await;
+        // No faster than the server answers the good client, or most frames would go to connections
+        // that it has closed. An error is the end of the good client, which the caller finds.
+        if answered.changed().await.is_err() {
+            return;
+        }
     }
 }
 
-/// Demands pages and checks each until it is told to end. Returns how many.
-fn good(mut client: Client, program: &[PageId], ended: &AtomicBool) -> u64 {
+/// Demands pages and checks each until it is told to end. Counts them.
+fn good(mut client: Client, program: &[PageId], ended: &AtomicBool, answered: &watch::Sender<u64>) {
     let handle = client.open("app");
-    let mut pulled = 0;
     while !ended.load(Ordering::Relaxed) {
         for page in program {
             let ask = client.pull_request(handle, Token(9), *page, true);
             let Reply::Block { block, bytes } = client.ask(ask) else { panic!("no block") };
             client.metadata(handle).decode_block(block, &bytes, &mut Vec::new()).expect("right bytes");
-            pulled += 1;
+            answered.send_modify(|count| *count += 1);
         }
     }
     let memory = |status: &serde_json::Value, name: &str| status["memory"][name].as_u64();
@@ -84,7 +82,6 @@ fn good(mut client: Client, program: &[PageId], ended: &AtomicBool) -> u64 {
         let held = ["received_bytes", "pushes_bytes"].map(|name| memory(status, name));
         status["connections"] == 1 && held == [Some(0); 2]
     });
-    pulled
 }
 
 #[test]
@@ -119,13 +116,18 @@ fn fuzz_hostile_sessions_by_sockets_harm_nobody() {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let client = Client::connect_from([127, 0, 0, 1], address, 77);
-        let good = scope.spawn(|| good(client, &world.programs[0], &ended));
+        let (sender, answered) = watch::channel(0);
+        let good = scope.spawn(|| {
+            let answered = sender;
+            good(client, &world.programs[0], &ended, &answered);
+        });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(attack(address, seed, steps, &world));
+        runtime.block_on(attack(address, seed, steps, &world, answered.clone()));
         // Connections end with it.
         drop(runtime);
         ended.store(true, Ordering::Relaxed);
-        assert!(good.join().expect("the good client is served to the end") > 0);
+        good.join().expect("the good client is served to the end");
+        assert!(*answered.borrow() > 0);
     });
     assert_eq!(*failures.lock().unwrap(), [""; 0]);
     if let Some(rig) = rig {

@@ -1,0 +1,108 @@
+//! What was learned, from one run of the server to the next. Counts, never times.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use store::{Listed, Memory, Store};
+use units::Token;
+use wire::PushEndReason;
+
+use super::client::Client;
+use super::learning::{actions, bundles, set, teach, without_bundles};
+use super::rig::{Rig, config, image, program};
+use crate::{Provider, StoreAt};
+
+#[test]
+fn what_was_learned_and_its_bundle_survive_a_restart() {
+    let bytes = image(4);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("app.rnl"), &bytes).unwrap();
+    let at = || config(StoreAt::Folder(folder.path().to_owned()));
+    let program = program(&bytes, 5, 100);
+    let rig = Rig::start(at());
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| bundles(status) == 1);
+    drop(client);
+    rig.stop();
+
+    let rig = Rig::start(at());
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    let ready = |status: &Value| bundles(status) == 1 && status["memory"]["held_blocks_bytes"].as_u64() > Some(0);
+    client.status_until(ready);
+    assert_eq!(rig.metrics.bundles_built.get(), 0);
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| client.have == set(&program));
+    assert_eq!((rig.metrics.blocks_demanded.get(), rig.metrics.pushes_from_bundle.get()), (1, 1));
+}
+
+#[test]
+fn what_was_learned_last_is_saved_by_an_orderly_end() {
+    let bytes = image(4);
+    let store = Memory::new();
+    store.put_atomic("app.rnl", &bytes).unwrap();
+    let at = || {
+        let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+        // Upkeep never comes: only the end saves.
+        config.upkeep_every = std::time::Duration::from_secs(3600);
+        config.learning.provider = Provider::NvAsync;
+        config
+    };
+    let program = program(&bytes, 5, 100);
+    let rig = Rig::start(at());
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| actions(status) == 1);
+    assert_eq!(rig.metrics.learned_saved.get(), 0);
+    rig.stop();
+    let rig = Rig::start(at());
+    let mut client = Client::connect(rig.address, 2);
+    client.open("app");
+    assert_eq!(actions(&client.status()), 1);
+}
+
+#[test]
+fn a_damaged_learned_file_costs_what_was_learned_and_nothing_else() {
+    let bytes = image(4);
+    let program = program(&bytes, 5, 100);
+    let (rig, store) = Rig::with_image(&bytes, without_bundles);
+    let (mut client, _) = teach(&rig, 1, &program);
+    // The end of the run must have come before the server ends.
+    client.status_until(|status| actions(status) == 1);
+    drop(client);
+    rig.stop();
+    let Listed::Object(key) = store.list("learned").unwrap().remove(0) else { panic!("no learned file") };
+    let mut file = store.get(&key, 1 << 20).unwrap();
+    let middle = file.len() / 2;
+    file[middle] ^= 0x10;
+    store.put_atomic(&key, &file).unwrap();
+
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
+    let (mut client, _) = teach(&rig, 2, &program);
+    client.status_until(|status| actions(status) == 1);
+}
+
+#[test]
+fn a_damaged_bundle_is_noticed_replaced_and_harms_nobody() {
+    let bytes = image(4);
+    let program = program(&bytes, 5, 100);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let (mut client, handle) = teach(&rig, 1, &program);
+    client.status_until(|status| bundles(status) == 1);
+    let folder = format!("bundles/{}", client.metadata(handle).id());
+    let Listed::Object(key) = store.list(&folder).unwrap().remove(0) else { panic!("no bundle") };
+    rig.stop();
+    let whole = store.get(&key, 1 << 24).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    store.put_atomic(&key, &damaged).unwrap();
+
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    client.status_until(|status| bundles(status) == 1);
+    client.run(handle, Token(2), &program);
+    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Failed));
+    client.status_until(|status| status["metrics"]["bundles_built"] == 1 && bundles(status) == 1);
+    assert_eq!(store.get(&key, 1 << 24).unwrap(), whole, "the same pages give the same bundle");
+}
