@@ -1,11 +1,12 @@
 //! Dictionaries for zstd: what many small blocks have in common, kept once beside them.
 //!
-//! Idea: a block of 64 KiB starts with nothing to refer to. A dictionary trained on samples of its group gives it up
-//! to some 100 KiB of likely matches and ready-made entropy tables (RFC 8878, section 5). Both sides prepare it
-//! once; the prepared form is shared by reference, or cloned for the price of a counter.
+//! A block of 64 KiB starts with nothing to refer to. A dictionary trained on samples of its group
+//! gives it up to some 100 KiB of likely matches and ready-made entropy tables (RFC 8878, section
+//! 5). Both sides prepare it once; the prepared form is shared by reference, or cloned for the
+//! price of a counter.
 //!
-//! Frames carry no dictionary number: the block table says which dictionary a block needs, and the hash of the block
-//! notices a wrong one.
+//! Frames carry no dictionary number: the block table says which dictionary a block needs, and the
+//! hash of the block detects a wrong one.
 
 use crate::{Codec, CodecError};
 use std::sync::Arc;
@@ -37,11 +38,12 @@ pub struct Dictionary {
 }
 
 impl Dictionary {
-    /// Prepares `bytes` (8 bytes to [`DICTIONARY_BYTES_MAX`]), which are copied. Bytes that do not begin as trained
-    /// dictionaries do serve as plain content to refer to.
+    /// Prepares `bytes` (8 bytes to [`DICTIONARY_BYTES_MAX`]), which are copied. Bytes that do not
+    /// begin as trained dictionaries do serve as plain content to refer to.
     ///
     /// # Errors
-    /// The size is out of range, the tables of a trained dictionary are damaged, or there is no memory.
+    /// The size is out of range, the tables of a trained dictionary are damaged, or there is no
+    /// memory.
     pub fn new(bytes: &[u8]) -> Result<Dictionary, CodecError> {
         check_size(bytes)?;
         let prepared = DDict::try_create(bytes).ok_or_else(refused)?;
@@ -95,14 +97,16 @@ mod encoding {
         /// Prepares `bytes` (see [`Dictionary::new`]) for zstd at `level` (1..=22, clamped).
         ///
         /// # Errors
-        /// The size is out of range, the tables of a trained dictionary are damaged, or there is no memory.
+        /// The size is out of range, the tables of a trained dictionary are damaged, or there is no
+        /// memory.
         pub fn new(level: i32, bytes: &[u8]) -> Result<EncodeDictionary, CodecError> {
             check_size(bytes)?;
             let prepared = CDict::try_create(bytes, zstandard::clamped(level)).ok_or_else(refused)?;
             Ok(EncodeDictionary { prepared: Arc::new(prepared) })
         }
 
-        /// Memory it holds, in bytes: its own size plus the match tables of the level, some MiB at high levels.
+        /// Memory it holds, in bytes: its own size plus the match tables of the level, some MiB at
+        /// high levels.
         pub fn memory_bytes(&self) -> usize {
             self.prepared.sizeof()
         }
@@ -118,11 +122,13 @@ mod encoding {
         }
     }
 
-    /// Trains a dictionary of at most `bytes_max` bytes on `samples`, best blocks or chunks as they will be stored.
-    /// `None` when they say too little: fewer than eight that are not empty, hardly any bytes, nothing repeated.
+    /// Trains a dictionary of at most `bytes_max` bytes on `samples`, best blocks or chunks as they
+    /// will be stored. `None` when they say too little: fewer than eight that are not empty, hardly
+    /// any bytes, nothing repeated.
     ///
-    /// Deterministic: the same samples in the same order give the same bytes, on one thread. Holds a copy of the
-    /// samples while it runs; a hundred times `bytes_max` of them is enough, more cost time and win little.
+    /// Deterministic: the same samples in the same order give the same bytes, on one thread. Holds
+    /// a copy of the samples while it runs; a hundred times `bytes_max` of them is enough, more
+    /// cost time and win little.
     ///
     /// # Errors
     /// The library fails, which in practice means out of memory.
@@ -151,7 +157,8 @@ mod encoding {
         }
     }
 
-    /// Whether the trainer says that samples do not suffice. Codes are negative numbers of the library's list.
+    /// Whether the trainer says that samples do not suffice. Codes are negative numbers of the
+    /// library's list.
     fn too_little(code: usize) -> bool {
         use zstd_safe::zstd_sys::ZSTD_ErrorCode;
         let number = code.wrapping_neg();

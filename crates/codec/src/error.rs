@@ -1,11 +1,12 @@
-//! What can go wrong with compressed bytes.
+//! Errors of compressed bytes.
 
 use crate::Codec;
 
 /// Why bytes could not be decoded (or, with the feature `encode`, encoded).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The data decodes to fewer or more bytes than announced. When there are more, `found` is a lower bound.
+    /// The data decodes to fewer or more bytes than announced. When there are more, `found` is a
+    /// lower bound.
     #[error("{codec} data decodes to {found} bytes, expected {expected}")]
     Length {
         /// Codec of the data.

@@ -1,14 +1,14 @@
 //! Reversible filters that make machine code compress better.
 //!
-//! Idea: a call stores how far its target is, so two calls of one function differ in their bytes. A filter replaces
-//! such a distance by the target itself; equal targets then become equal bytes. It never changes
-//! how many bytes there are, and handles every chunk alone, so any chunk of a block can be read by itself.
+//! A call stores the distance to its target, so two calls of one function differ in their bytes. A
+//! filter replaces such a distance by the target itself; equal targets then become equal bytes. A
+//! filter never changes the number of bytes, and handles every chunk alone, so any chunk of a block
+//! can be read by itself.
 //!
-//! Both directions walk the bytes forward and take the same decisions, because a decision looks only at bytes that no
-//! filter step changes: opcodes, and never at an operand that was or was not converted. That makes each filter a
-//! bijection on every input, code or not. `position` is where the chunk stood in the file it was first seen in.
-//!
-//! Called by `pack` (encoding) and by the readers of blocks (decoding).
+//! Both directions walk the bytes forward and take the same decisions, because a decision depends
+//! only on bytes that no filter step changes: opcodes, never operands. So each filter is a
+//! bijection on every input, code or not. `position` is where the chunk stood in the file it was
+//! first seen in.
 
 mod aarch64;
 mod delta;
@@ -28,7 +28,8 @@ pub enum Filter {
     Records24 = 3,
     /// Records of 8 bytes, such as the index of exception tables, likewise.
     Records8 = 4,
-    /// Deflate streams were expanded to their texts: not chunk by chunk but the block as a whole, by [`crate::deflate`].
+    /// Deflate streams were expanded to their texts: not chunk by chunk but the block as a whole,
+    /// by [`crate::deflate`].
     Deflate = 5,
 }
 
@@ -84,8 +85,8 @@ impl std::fmt::Display for Filter {
     }
 }
 
-/// Applies `filter` to the chunk `bytes`, which began at byte `position` of its file. [`decode`] undoes it. What works on
-/// whole blocks does nothing here.
+/// Applies `filter` to the chunk `bytes`, which began at byte `position` of its file. [`decode`]
+/// undoes it. What works on whole blocks does nothing here.
 #[cfg(feature = "encode")]
 pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
     match filter {
@@ -97,7 +98,8 @@ pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Undoes [`encode`] for the same whole chunk and `position`. Any bytes decode to something; none fail.
+/// Undoes [`encode`] for the same whole chunk and `position`. Any bytes decode to something; none
+/// fail.
 pub fn decode(filter: Filter, position: u64, bytes: &mut [u8]) {
     match filter {
         Filter::None | Filter::Deflate => {}

@@ -1,12 +1,13 @@
 //! The codecs a block, a section or a push stream may be stored in, behind one enum.
 //!
-//! Idea: the reader knows from a hashed table how many bytes must come out, so decoding is a function of
-//! (codec, stored bytes, expected size) that either yields exactly that many bytes or fails. Nothing in the stored
-//! bytes can make it allocate more: the output is sized by the caller and the dictionaries and windows are capped.
-//! Checksums inside the formats are switched off, since every stored unit is covered by a BLAKE3 hash already.
+//! The reader knows from a hashed table how many bytes must come out. So decoding is a function of
+//! (codec, stored bytes, expected size) that either yields exactly that many bytes or fails.
+//! Nothing in the stored bytes can make it allocate more: the caller sizes the output, and
+//! dictionaries and windows are capped. Checksums inside the formats are switched off, since a
+//! BLAKE3 hash covers every stored unit already.
 //!
-//! Units: bytes. Called by `image` (sections and blocks), `pack` (encoding), `client` and `server` (streams).
-//! Compression is behind the feature `encode`; a device that only mounts does not need it.
+//! Units: bytes. Compression is behind the feature `encode`; a device that only mounts does not
+//! need it.
 
 pub mod deflate;
 mod dictionary;
@@ -78,8 +79,9 @@ impl Codec {
         Codec::ALL.into_iter().find(|codec| codec.name() == name)
     }
 
-    /// The level used when the user names none: the point where more time stops buying much size. For LZ4 that is
-    /// its last, since it is chosen for how fast it reads, which the level does not change.
+    /// The level used when the user names none: the point where more time stops buying much size.
+    /// For LZ4 that is its last, since it is chosen for how fast it reads, which the level does not
+    /// change.
     pub const fn default_level(self) -> i32 {
         match self {
             Codec::Stored => 0,
@@ -104,17 +106,19 @@ pub fn decode(codec: Codec, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) 
     decode_with(codec, None, stored, raw_bytes, out)
 }
 
-/// Decodes `stored` into `out`, which is cleared first and holds exactly `raw_bytes` bytes afterwards.
+/// Decodes `stored` into `out`, which is cleared first and holds exactly `raw_bytes` bytes
+/// afterwards.
 ///
-/// `dictionary` is the one the data was compressed with, and only zstd knows any. Without it, or with another one,
-/// zstd data either fails to decode or yields wrong bytes, which the hash of the unit notices.
+/// `dictionary` is the one the data was compressed with, and only zstd knows any. Without it, or
+/// with another one, zstd data either fails to decode or yields wrong bytes, which the hash of the
+/// unit notices.
 ///
-/// Allocates at most `raw_bytes` plus a constant (about 160 KiB for zstd, and for xz a dictionary of at most
-/// 1.5 times `raw_bytes` with 96 KiB of state). The caller bounds `raw_bytes`.
+/// Allocates at most `raw_bytes` plus a constant (about 160 KiB for zstd, and for xz a dictionary
+/// of at most 1.5 times `raw_bytes` with 96 KiB of state). The caller bounds `raw_bytes`.
 ///
 /// # Errors
-/// Fewer or more bytes than `raw_bytes`, bytes after the end of the compressed data, data that is not of this codec,
-/// or a dictionary with a codec other than zstd. `out` is empty after an error.
+/// Fewer or more bytes than `raw_bytes`, bytes after the end of the compressed data, data that is
+/// not of this codec, or a dictionary with a codec other than zstd. `out` is empty after an error.
 pub fn decode_with(
     codec: Codec,
     dictionary: Option<&Dictionary>,
@@ -148,14 +152,17 @@ pub fn encode(codec: Codec, level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result
     encode_with(codec, level, None, raw, out)
 }
 
-/// Compresses `raw` into `out`, which is cleared first. The result may be larger than `raw`; the caller then stores.
+/// Compresses `raw` into `out`, which is cleared first. The result may be larger than `raw`; the
+/// caller then stores.
 ///
-/// Deterministic for a given version of the libraries. Levels: zstd 1..=22, xz 0..=9 (10..=19 mean "extreme" 0..=9),
-/// lz4 0 (fast) and 1..=12 (LZ4-HC, slower to write, as fast to read); values outside are clamped; `Stored` has none.
-/// With a dictionary, the level is the one the dictionary was prepared for, and `level` is not looked at.
+/// Deterministic for a given version of the libraries. Levels: zstd 1..=22, xz 0..=9 (10..=19 mean
+/// "extreme" 0..=9), lz4 0 (fast) and 1..=12 (LZ4-HC, slower to write, as fast to read); values
+/// outside are clamped; `Stored` has none. With a dictionary, the level is the one the dictionary
+/// was prepared for, and `level` is not looked at.
 ///
 /// # Errors
-/// A dictionary with a codec other than zstd, or the library refuses, which happens only when memory runs out.
+/// A dictionary with a codec other than zstd, or the library refuses, which happens only when
+/// memory runs out.
 #[cfg(feature = "encode")]
 pub fn encode_with(
     codec: Codec,

@@ -1,7 +1,8 @@
-//! LZ4 in its block format: no header, no length, no checksum; all of these stand in the block table.
+//! LZ4 in its block format: no header, no length, no checksum; all of these stand in the block
+//! table.
 //!
-//! Decoding and level 0 are lz4_flex, in Rust. Levels 1..=12 are LZ4-HC of the C library, which a device never links:
-//! the format is the same, only the search for matches is longer.
+//! Decoding and level 0 are lz4_flex, in Rust. Levels 1..=12 are LZ4-HC of the C library, which a
+//! device never links: the format is the same, only the search for matches is longer.
 
 use crate::{Codec, CodecError};
 
@@ -22,8 +23,8 @@ pub(crate) fn decode(stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Resu
 #[cfg(feature = "encode")]
 pub(crate) fn encode(level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let failed = |e: &dyn std::fmt::Display| CodecError::library(Codec::Lz4, e);
-    // Nothing at all goes the Rust way at every level: an empty slice points to no memory, and the C library
-    // computes with that pointer and reads there.
+    // Nothing at all goes the Rust way at every level: an empty slice points to no memory, and the
+    // C library computes with that pointer and reads there.
     let stored = if level <= 0 || raw.is_empty() {
         out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
         lz4_flex::block::compress_into(raw, out).map_err(|e| failed(&e))?

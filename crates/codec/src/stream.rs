@@ -1,8 +1,10 @@
-//! A continuing zstd stream, flushed at piece borders: one context over all segments of a push stream.
+//! A continuing zstd stream, flushed at piece borders: one context over all segments of a push
+//! stream.
 //!
-//! Each piece is a run of whole zstd blocks, so piece k can be decoded as soon as pieces 0..=k were fed, while its
-//! matches may point back into any earlier piece inside the window. The frame is never ended: how many pieces there
-//! are is told by the message that carries them. The decoder caps the window, which is all it ever allocates.
+//! Each piece is a run of whole zstd blocks, so piece k can be decoded as soon as pieces 0..=k were
+//! fed, while its matches may point back into any earlier piece inside the window. The frame is
+//! never ended: the message that carries the pieces says how many there are. The decoder caps the
+//! window, which is all it ever allocates.
 
 use crate::zstandard::reason;
 use crate::{Codec, CodecError};
@@ -28,8 +30,8 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder that accepts windows of up to 2^`window_log_max` bytes (10..=27) and allocates no more than that
-    /// plus about 300 KiB.
+    /// A decoder that accepts windows of up to 2^`window_log_max` bytes (10..=27) and allocates no
+    /// more than that plus about 300 KiB.
     ///
     /// # Errors
     /// The window is out of range, or there is no memory.
@@ -42,11 +44,12 @@ impl StreamDecoder {
         Ok(StreamDecoder { context, failed: false })
     }
 
-    /// Decodes the next piece into `out`, which is cleared first and holds exactly `raw_bytes` bytes afterwards.
+    /// Decodes the next piece into `out`, which is cleared first and holds exactly `raw_bytes`
+    /// bytes afterwards.
     ///
     /// # Errors
-    /// The piece is damaged, shorter or longer than announced, ends the stream, or needs a larger window. The stream
-    /// cannot be continued after an error.
+    /// The piece is damaged, shorter or longer than announced, ends the stream, or needs a larger
+    /// window. The stream cannot be continued after an error.
     pub fn piece(&mut self, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
         out.clear();
         if self.failed {
@@ -126,8 +129,8 @@ impl StreamEncoder {
         Ok(StreamEncoder { context })
     }
 
-    /// Compresses the next piece into `out`, which is cleared first, and flushes: after it the other side can decode
-    /// everything up to here.
+    /// Compresses the next piece into `out`, which is cleared first, and flushes: after it the
+    /// other side can decode everything up to here.
     ///
     /// # Errors
     /// The library fails; the stream cannot be continued then.

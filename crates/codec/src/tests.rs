@@ -209,7 +209,8 @@ fn a_stream_refuses_short_long_and_ended_pieces() {
     assert!(StreamDecoder::new(17).unwrap().piece(&ended, 5000, &mut Vec::new()).is_err());
 }
 
-/// Decodes mutated and random bytes with every codec and as streams; returns how many were refused and accepted.
+/// Decodes mutated and random bytes with every codec and as streams; returns how many were refused
+/// and accepted.
 fn fuzz(seed: u64, rounds: usize) -> (usize, usize) {
     let mut rng = SplitMix64(seed);
     let (mut refused, mut accepted) = (0, 0);
@@ -221,7 +222,8 @@ fn fuzz(seed: u64, rounds: usize) -> (usize, usize) {
         match rng.below(4) {
             0 => stored = (0..rng.below(200)).map(|_| rng.next_u64() as u8).collect(),
             1 => stored.truncate(rng.below(stored.len() as u64 + 1) as usize),
-            // The codecs carry no checksums, so a flipped literal may pass: the hash above them is what notices.
+            // The codecs carry no checksums, so a flipped literal may pass: the hash above them is
+            // what notices.
             _ => {
                 for _ in 0..rng.below(4) {
                     let at = rng.below(stored.len() as u64) as usize;
@@ -288,7 +290,8 @@ fn regress_tiny_inputs_at_every_level() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// The reader is another program than the writer: lz4_flex has to understand what the C library wrote.
+    /// The reader is another program than the writer: lz4_flex has to understand what the C library
+    /// wrote.
     #[test]
     fn prop_lz4_flex_reads_what_hc_wrote(seed: u64, bytes in 0usize..200_000, noise in 0usize..2, level in 0i32..=12) {
         let mut raw = sample(seed, bytes);

@@ -1,21 +1,25 @@
-//! LZMA2 in the .xz container, which may carry branch filters for machine code. The container costs about 60 bytes;
-//! its own integrity check is left out because the block hash covers it.
+//! LZMA2 in the .xz container, which may carry branch filters for machine code. The container costs
+//! about 60 bytes; its own integrity check is left out because the block hash covers it.
 
 use crate::{Codec, CodecError};
 use liblzma::stream::{Action, Status, Stream};
 
-/// Decoder memory beyond the dictionary: liblzma needs about 35 KiB of probabilities and filter state, and rounds
-/// dictionaries of small blocks up to 4 KiB; twice that leaves room for the next version of the library.
+/// Decoder memory beyond the dictionary: liblzma needs about 35 KiB of probabilities and filter
+/// state, and rounds dictionaries of small blocks up to 4 KiB; twice that leaves room for the next
+/// version of the library.
 const STATE_BYTES: u64 = 96 << 10;
 
-/// The encoder picks a dictionary of at most the raw size, rounded up to this (the smallest liblzma accepts).
+/// The encoder picks a dictionary of at most the raw size, rounded up to this (the smallest liblzma
+/// accepts).
 const DICTIONARY_BYTES_MIN: usize = 4096;
 
-/// Largest dictionary liblzma's encoder accepts is 1.5 GiB; blocks are at most a few MiB, sections below 1 GiB.
+/// Largest dictionary liblzma's encoder accepts is 1.5 GiB; blocks are at most a few MiB, sections
+/// below 1 GiB.
 #[cfg(feature = "encode")]
 const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
-/// The header can only say dictionaries of 2^n and 3 * 2^n bytes, so the size is rounded up by at most half.
+/// The header can only say dictionaries of 2^n and 3 * 2^n bytes, so the size is rounded up by at
+/// most half.
 fn decoder_memory_max(raw_bytes: usize) -> u64 {
     let dictionary = raw_bytes.max(DICTIONARY_BYTES_MIN) as u64;
     dictionary + dictionary / 2 + STATE_BYTES

@@ -48,9 +48,10 @@ pub(crate) fn clamped(level: i32) -> i32 {
     level.clamp(1, 22)
 }
 
-/// The size is known to the library before it starts, so it picks the parameters of that size, as its command does.
-/// No checksum and no dictionary number: the block hash and the block table stand for them. The content size stays,
-/// a byte more than none, since the reader holds it against the table before it decodes.
+/// The size is known to the library before it starts, so it picks the parameters of that size, as
+/// its command does. No checksum and no dictionary number: the block hash and the block table stand
+/// for them. The content size stays, a byte more than none, since the reader holds it against the
+/// table before it decodes.
 #[cfg(feature = "encode")]
 pub(crate) fn encode(
     level: i32,

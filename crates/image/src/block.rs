@@ -1,4 +1,5 @@
-//! Blocks: the unit of storage and of a pull. A block is verified by its hash before anything decodes it.
+//! Blocks: the unit of storage and of a pull. A block is verified by its hash before anything
+//! decodes it.
 
 use crate::{Codec, ImageError, Metadata, ReadAt};
 use codec::filter::{self, Filter};
@@ -91,8 +92,9 @@ impl Metadata {
         Ok(block)
     }
 
-    /// Decodes the stored bytes of a block, which were verified before, into `out`, which is cleared first. The first time
-    /// its chunks are held to the chunk hashes; if those are not loaded, that is made up for when they are.
+    /// Decodes the stored bytes of a block, which were verified before, into `out`, which is
+    /// cleared first. The first time its chunks are held to the chunk hashes; if those are not
+    /// loaded, that is made up for when they are.
     ///
     /// # Errors
     /// No such block, it was written wrongly and does not decode, or the image contradicts itself
@@ -117,7 +119,8 @@ impl Metadata {
         self.check_chunks(id, out).inspect_err(|_| out.clear())
     }
 
-    /// Undoes the filter of a block, chunk by chunk: each depends on where it lies in the first file that has it.
+    /// Undoes the filter of a block, chunk by chunk: each depends on where it lies in the first
+    /// file that has it.
     fn unfilter(&self, id: BlockId, block: &BlockEntry, raw: &mut [u8]) {
         for chunk in self.block_chunks(id) {
             let (Some(entry), Some((_, index))) = (self.tables.chunks.get(chunk.0), self.chunk_reference(chunk)) else {

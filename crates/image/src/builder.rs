@@ -1,12 +1,14 @@
 //! Builds the superblock and the metadata region of an image.
 //!
-//! The builder knows nothing of files on disk and holds no data: `pack` walks a tree, splits and deduplicates files
-//! into chunks, compresses blocks and streams them out after 4096 zero bytes; the builder turns its records into the
-//! metadata region that follows the last block, and into the superblock that is written over the zeros last of all.
+//! The builder knows nothing of files on disk and holds no data. `pack` walks a tree, splits and
+//! deduplicates files into chunks, compresses blocks and streams them out after 4096 zero bytes.
+//! The builder turns its records into the metadata region that follows the last block, and into the
+//! superblock that is written over the zeros last of all.
 //!
-//! Two things are done here so that no packer can get them wrong: directory entries are sorted, and chunks are
-//! renumbered by first reference (a packer may number them in any order it likes). What is built is opened again
-//! before it is returned, so every rule of the reader is a rule of the writer. Same calls, same bytes.
+//! Two things are done here so that no packer can get them wrong: directory entries are sorted, and
+//! chunks are renumbered by first reference (a packer may number them in any order it likes). The
+//! result is opened again before it is returned, so every rule of the reader is a rule of the
+//! writer. Same calls, same bytes.
 
 mod layout;
 mod section;
@@ -36,7 +38,8 @@ impl Default for BuilderParams {
         BuilderParams {
             chunk_shift: limits::CHUNK_SHIFT_WRITTEN,
             metadata_codec: Codec::Zstd,
-            // Metadata is about a hundredth of an image, and every device reads all of it: worth some time.
+            // Metadata is about a hundredth of an image, and every device reads all of it: worth
+            // some time.
             metadata_level: 15,
             derive_hashes: false,
             limits: Limits::WRITTEN,
@@ -100,12 +103,14 @@ impl Content {
     }
 }
 
-/// A block that was written. Blocks lie back to back from byte 4096 of the file, in the order of their numbers.
+/// A block that was written. Blocks lie back to back from byte 4096 of the file, in the order of
+/// their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
     /// How it is compressed; anything but [`Codec::Stored`] must have made it smaller.
     pub codec: Codec,
-    /// The filter that each of its chunks went through, with the place of its first use in a file as position.
+    /// The filter that each of its chunks went through, with the place of its first use in a file
+    /// as position.
     pub filter: Filter,
     /// Index of the dictionary it was compressed with.
     pub dictionary: Option<u8>,
@@ -147,8 +152,8 @@ pub struct Built {
     pub id: ImageId,
 }
 
-/// Collects the records of an image. Inodes get the numbers 1, 2, 3 ... in the order they are added: the root first,
-/// a directory before the directories in it.
+/// Collects the records of an image. Inodes get the numbers 1, 2, 3 ... in the order they are
+/// added: the root first, a directory before the directories in it.
 pub struct Builder {
     params: BuilderParams,
     inodes: Vec<InodeRecord>,
@@ -233,8 +238,8 @@ impl Builder {
     /// Names `inode` in the directory `dir`. Several entries for one inode are hard links.
     ///
     /// # Errors
-    /// No such inode or directory, a name no directory can hold, or a subdirectory added before its parent.
-    /// Names that stand twice in a directory are found by [`Builder::finish`].
+    /// No such inode or directory, a name no directory can hold, or a subdirectory added before its
+    /// parent. Names that stand twice in a directory are found by [`Builder::finish`].
     pub fn add_entry(&mut self, dir: InodeId, name: &[u8], inode: InodeId) -> Result<(), ImageError> {
         if self.kind(dir) != Some(Kind::Dir) {
             return Err(unwritable("entries are added to directories", format_args!("inode {dir}")));
@@ -253,8 +258,9 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends a run of `chunks` chunks to a file: `chunk` and those with the numbers after it, or a hole. Runs of one
-    /// file come in file order; files may come in any order. Runs that continue the one before are merged.
+    /// Appends a run of `chunks` chunks to a file: `chunk` and those with the numbers after it, or
+    /// a hole. Runs of one file come in file order; files may come in any order. Runs that continue
+    /// the one before are merged.
     ///
     /// # Errors
     /// `file` is no file.
@@ -297,8 +303,8 @@ impl Builder {
         self.hot_blocks = count;
     }
 
-    /// Lays everything out. `blocks` lie in the file already; `chunks` is indexed by the numbers used in
-    /// [`Builder::add_extent`], every one of them used by some file.
+    /// Lays everything out. `blocks` lie in the file already; `chunks` is indexed by the numbers
+    /// used in [`Builder::add_extent`], every one of them used by some file.
     ///
     /// # Errors
     /// The records contradict each other, or the image is over the limits.

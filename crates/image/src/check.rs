@@ -1,4 +1,4 @@
-//! Checking an image from end to end: all metadata, every block, every chunk.
+//! Checks an image from end to end: all metadata, every block, every chunk.
 
 use crate::{ImageError, Limits, Metadata, ReadAt};
 use units::{BlockId, ImageId};
@@ -24,9 +24,10 @@ pub struct Report {
     pub raw_bytes: u64,
 }
 
-/// Checks every byte of `source`: the metadata as [`Metadata::open`] does, then the hash of every block, that it
-/// decodes, and the hash of every chunk in it, stored or derived. `progress` is told the bytes done and the bytes of the file, after the
-/// metadata and after each block. Holds one block at a time.
+/// Checks every byte of `source`: the metadata as [`Metadata::open`] does, then the hash of every
+/// block, that it decodes, and the hash of every chunk in it, stored or derived. `progress` gets
+/// the bytes done and the bytes of the file, after the metadata and after each block. Holds one
+/// block at a time.
 ///
 /// # Errors
 /// The first thing wrong, with its place.

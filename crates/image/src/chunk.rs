@@ -1,16 +1,18 @@
-//! Chunks: where one lies, which chunks lie in a block, and which page first refers to one.
+//! Chunks: where a chunk lies, which chunks lie in a block, and which page first refers to a chunk.
 //!
-//! The first page that refers to a chunk is derived, not stored. Chunks are numbered in the order of first reference,
-//! walking the extents in table order; so the highest chunk number seen so far only grows along the extents, and the
-//! extent that first refers to chunk c is the first whose run goes beyond c. A sample of that running maximum every
-//! 64 extents, 4 bytes each, turns the search into a binary search over the samples and a scan of at most 64 extents
-//! (512 bytes). The file is then the last inode whose extents start at or before the one found.
+//! The first page that refers to a chunk is derived, not stored. Chunks are numbered in the order
+//! of first reference, walking the extents in table order. So the highest chunk number seen so far
+//! only grows along the extents, and the extent that first refers to chunk c is the first whose run
+//! goes beyond c. A sample of that running maximum every 64 extents, 4 bytes each, turns the search
+//! into a binary search over the samples and a scan of at most 64 extents (512 bytes). The file is
+//! then the last inode whose extents start at or before the one found.
 
 use crate::table::Table;
 use crate::{Metadata, format};
 use units::{BlockId, ChunkId, InodeId, PAGE_BYTES, PageId};
 
-/// Extents between two samples: the scan stays within 8 cache lines, the samples cost 1/128 of the extents.
+/// Extents between two samples: the scan stays within 8 cache lines, the samples cost 1/128 of the
+/// extents.
 pub(crate) const OWNER_SAMPLE_EXTENTS: u32 = 64;
 
 /// Where a chunk lies.
@@ -68,7 +70,8 @@ impl Metadata {
         Some(ChunkPlace { block: BlockId(block), offset: (chunk.position() - start) as u32, bytes: chunk.bytes() })
     }
 
-    /// First 16 bytes of the BLAKE3 hash of a chunk; `None` if there is no such chunk or hashes are not loaded.
+    /// First 16 bytes of the BLAKE3 hash of a chunk; `None` if there is no such chunk or hashes are
+    /// not loaded.
     pub fn chunk_hash(&self, id: ChunkId) -> Option<[u8; format::CHUNK_HASH_BYTES]> {
         self.hashes.get(id)
     }
@@ -83,7 +86,8 @@ impl Metadata {
         (low..high).map(|rank| ChunkId(self.chunk_at_rank(rank)))
     }
 
-    /// The first page that refers to a chunk: lowest inode number, then lowest page. `None` if there is no such chunk.
+    /// The first page that refers to a chunk: lowest inode number, then lowest page. `None` if
+    /// there is no such chunk.
     pub fn chunk_owner(&self, id: ChunkId) -> Option<PageId> {
         let (inode, index) = self.chunk_reference(id)?;
         Some(PageId::new(inode, (u64::from(index) * self.chunk_bytes() as u64 / PAGE_BYTES as u64) as u32))

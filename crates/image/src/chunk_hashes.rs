@@ -1,13 +1,15 @@
-//! Chunk hashes: loading them, and holding decoded blocks to them.
+//! Chunk hashes: loads them, and compares decoded blocks with them.
 //!
-//! An image has one content: the bytes of its decoded blocks, and the chunk hashes are those of these bytes. A page may
-//! reach a reader inside its block or by itself, so a reader that believed both without comparing them could be shown
-//! two contents under one id. Hence every decoded block passes through here. If the hashes are loaded, those of its
-//! chunks are compared. If they are not, the hashes of its chunks are kept, and compared when the hashes come. Hashes that
-//! the file does not hold are complete once every block was decoded, and are then compared with their hash in the
+//! An image has one content: the bytes of its decoded blocks, and the chunk hashes are those of
+//! these bytes. A page may reach a reader inside its block or by itself, so a reader that believed
+//! both without comparing them could see two contents under one id. So every decoded block passes
+//! through here. If the hashes are loaded, those of its chunks are compared. If they are not, the
+//! hashes of its chunks are kept, and compared when the hashes come. Hashes that the file does not
+//! store are complete once every block was decoded, and are then compared with their hash in the
 //! superblock. An image that fails is refused from then on, all of it.
 //!
-//! Memory: 16 bytes a chunk while the hashes are not loaded, as much as they will take, and a bit a block.
+//! Memory: 16 bytes a chunk while the hashes are not loaded, as much as they will take, and a bit a
+//! block.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -31,7 +33,8 @@ pub(crate) struct ChunkHashes {
 /// What was decoded.
 #[derive(Default)]
 struct Seen {
-    /// A bit for each block whose chunks were hashed: its bytes are verified, so they are the same the next time.
+    /// A bit for each block whose chunks were hashed: its bytes are verified, so they are the same
+    /// the next time.
     blocks: Vec<u64>,
     /// Until the hashes are loaded: those of the chunks of these blocks, by chunk.
     hashes: Vec<u8>,
@@ -39,7 +42,7 @@ struct Seen {
     chunks: u32,
 }
 
-/// Where an image says two things.
+/// Where an image contradicts itself.
 #[derive(Clone, Copy)]
 enum Contradiction {
     Chunk { chunk: ChunkId, block: BlockId, expected: [u8; CHUNK_HASH_BYTES], found: [u8; CHUNK_HASH_BYTES] },
@@ -91,18 +94,18 @@ impl ChunkHashes {
     }
 
     fn refuse<T>(&self, contradiction: Contradiction) -> Result<T, ImageError> {
-        // Whoever found one first has said enough.
+        // The first one found is enough.
         Err((*self.contradiction.get_or_init(|| contradiction)).into())
     }
 }
 
 impl Metadata {
-    /// Reads and verifies the chunk hashes, if they are not loaded yet, and compares them with all blocks that were
-    /// decoded before. Several threads may try at once.
+    /// Reads and verifies the chunk hashes, if they are not loaded yet, and compares them with all
+    /// blocks that were decoded before. Several threads may try at once.
     ///
     /// # Errors
-    /// The source fails, or the section is damaged: it can be tried again. Or the image contradicts itself, see
-    /// [`Metadata::contradiction`].
+    /// The source fails, or the section is damaged: it can be tried again. Or the image contradicts
+    /// itself, see [`Metadata::contradiction`].
     pub fn load_chunk_hashes(&self, source: &dyn ReadAt) -> Result<(), ImageError> {
         if self.has_chunk_hashes() {
             return Ok(());
@@ -113,13 +116,14 @@ impl Metadata {
         self.adopt(Table::new(decode(section, &stored)?), &mut self.hashes.seen())
     }
 
-    /// Whether the chunk hashes are not in the file, but follow from the blocks ([`Metadata::derive_chunk_hashes`]).
+    /// Whether the chunk hashes are not in the file, but follow from the blocks
+    /// ([`Metadata::derive_chunk_hashes`]).
     pub fn derives_chunk_hashes(&self) -> bool {
         self.superblock.has(format::FEATURE_DERIVED_HASHES)
     }
 
-    /// Makes the chunk hashes of an image that does not store them, from its blocks: decodes those that were not decoded
-    /// before, one at a time. Does nothing if the hashes are loaded.
+    /// Makes the chunk hashes of an image that does not store them, from its blocks: decodes those
+    /// that were not decoded before, one at a time. Does nothing if the hashes are loaded.
     ///
     /// # Errors
     /// The source fails, a block is damaged, or the image contradicts itself.
@@ -137,8 +141,8 @@ impl Metadata {
         self.settle(&mut self.hashes.seen())
     }
 
-    /// Whether pages can be verified: after [`Metadata::open`] of an image that stores the chunk hashes, or once they are
-    /// loaded or derived.
+    /// Whether pages can be verified: after [`Metadata::open`] of an image that stores the chunk
+    /// hashes, or once they are loaded or derived.
     pub fn has_chunk_hashes(&self) -> bool {
         self.hashes.loaded.get().is_some()
     }
@@ -148,8 +152,8 @@ impl Metadata {
         self.hashes.loaded.get().map(Table::bytes)
     }
 
-    /// Why nothing of this image may be used any more: a block and the chunk hashes say different things. Blocks and pages
-    /// are refused with this error once it was found.
+    /// Why nothing of this image may be used any more: a block and the chunk hashes say different
+    /// things. Blocks and pages are refused with this error once it was found.
     pub fn contradiction(&self) -> Option<ImageError> {
         self.hashes.contradiction.get().map(|contradiction| (*contradiction).into())
     }
@@ -159,8 +163,8 @@ impl Metadata {
         self.contradiction().map_or(Ok(()), Err)
     }
 
-    /// Holds a decoded block to the chunk hashes, or keeps what it says until they are here. `raw` was decoded from
-    /// verified bytes.
+    /// Compares a decoded block with the chunk hashes, or keeps its hashes until they are loaded.
+    /// `raw` was decoded from verified bytes.
     pub(crate) fn check_chunks(&self, block: BlockId, raw: &[u8]) -> Result<(), ImageError> {
         if self.hashes.seen().has(block) {
             return Ok(());

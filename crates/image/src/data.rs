@@ -1,8 +1,9 @@
-//! Validation of the data side: blocks, places of chunks, and extents; and the small index derived on the way.
+//! Validation of the data side: blocks, places of chunks, and extents; and the small index derived
+//! on the way.
 //!
-//! Costs one pass over each table. A run of chunks is checked without walking it: the short chunks, which may only
-//! stand at the end of a file, are collected in a sorted list first, so an image cannot make this slow by naming long
-//! runs often.
+//! Costs one pass over each table. A run of chunks is checked without walking it: the short chunks,
+//! which may only stand at the end of a file, are collected in a sorted list first, so an image
+//! cannot make this slow by naming long runs often.
 
 use crate::chunk::{ChunkIndex, OWNER_SAMPLE_EXTENTS, block_at};
 use crate::metadata::Tables;
@@ -127,8 +128,8 @@ fn fits_expansion(raw: u32, expansion: u32) -> bool {
     (1..=limits::EXPANSION_BYTES_ACCEPTED.min(by_ratio)).contains(&expansion)
 }
 
-/// Chunks must not overlap: undoing the filter of one would change the other, and a block whose chunks are hashed would
-/// cost more than its bytes.
+/// Chunks must not overlap: undoing the filter of one would change the other, and a block whose
+/// chunks are hashed would cost more than its bytes.
 fn validate_apart(tables: &Tables, by_position: Option<&[u32]>) -> Result<(), ImageError> {
     let mut end_before = 0;
     for rank in 0..tables.chunks.len() {

@@ -1,5 +1,5 @@
-//! The dictionaries of an image: what many blocks of a kind have in common, kept once, so that small blocks compress
-//! nearly as well as large ones.
+//! The dictionaries of an image: what many blocks of a kind have in common, kept once, so that
+//! small blocks compress nearly as well as large ones.
 
 use crate::{ImageError, format, section_name};
 use codec::Dictionary;

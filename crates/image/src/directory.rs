@@ -15,7 +15,8 @@ pub struct Entry<'a> {
 }
 
 impl Metadata {
-    /// The inode called `name` in `dir`: a binary search over the names, which are sorted by their bytes.
+    /// The inode called `name` in `dir`: a binary search over the names, which are sorted by their
+    /// bytes.
     pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Option<InodeId> {
         let range = self.entry_range(dir);
         let (mut low, mut high) = (range.start, range.end);
@@ -33,7 +34,8 @@ impl Metadata {
     /// The entries of `dir` in the order of their names; none if `dir` is no directory.
     pub fn entries(&self, dir: InodeId) -> impl ExactSizeIterator<Item = Entry<'_>> + DoubleEndedIterator {
         let range = self.entry_range(dir);
-        // The validated tables have every entry of the range; the fallback is unreachable and harmless.
+        // The validated tables have every entry of the range; the fallback is unreachable and
+        // harmless.
         let nothing = Entry { name: b"", inode: InodeId::ROOT, kind: Kind::Dir };
         (range.start as usize..range.end as usize).map(move |i| self.entry_at(i as u32).unwrap_or(nothing))
     }
@@ -43,7 +45,8 @@ impl Metadata {
         self.entry_range(dir).len() as u32
     }
 
-    /// The entry at `position` (from 0) of `dir`: positions are stable, so they serve as directory offsets.
+    /// The entry at `position` (from 0) of `dir`: positions are stable, so they serve as directory
+    /// offsets.
     pub fn entry(&self, dir: InodeId, position: u32) -> Option<Entry<'_>> {
         let range = self.entry_range(dir);
         let index = range.start.checked_add(position)?;
@@ -58,7 +61,8 @@ impl Metadata {
         self.first_link(dir).map_or(Some(InodeId::ROOT), |(parent, _)| Some(parent))
     }
 
-    /// The directory and the name of the first entry that names `id`; `None` for the root and for no inode.
+    /// The directory and the name of the first entry that names `id`; `None` for the root and for
+    /// no inode.
     pub fn first_link(&self, id: InodeId) -> Option<(InodeId, &[u8])> {
         let index = self.raw_inode(id)?.entry.get();
         if index == format::NO_ENTRY {

@@ -1,12 +1,15 @@
-//! A text of everything an image says about itself: stable, one fact a line, made for golden tests and for reading.
+//! A text of everything in an image's metadata: stable, one fact a line, made for golden tests and
+//! for reading.
 //!
-//! Names are printed as they are if they are printable ASCII without space and backslash; all other bytes as `\xNN`.
+//! Names are printed as they are if they are printable ASCII without space and backslash; all other
+//! bytes as `\xNN`.
 
 use crate::{Inode, Kind, Metadata, device_parts, format};
 use std::fmt::{Result, Write};
 use units::{BlockId, ChunkId, InodeId};
 
-/// Writes the dump of `metadata` to `out`: superblock, sections, inodes with their first path, extents, chunks, blocks.
+/// Writes the dump of `metadata` to `out`: superblock, sections, inodes with their first path,
+/// extents, chunks, blocks.
 ///
 /// # Errors
 /// Only those of `out`.

@@ -1,9 +1,9 @@
-//! What can go wrong with an image, each naming the place, what was expected and what was found.
+//! Errors of images. Each names the position, the expected and the found value.
 
 use units::{BlockId, ChunkId, PageId};
 
-/// Why an image could not be read, verified or built. Offsets are bytes from the start of the file, except in
-/// [`ImageError::Corrupt`], where they are bytes from the start of the decoded section.
+/// Why an image could not be read, verified or built. Offsets are bytes from the start of the file,
+/// except in [`ImageError::Corrupt`], where they are bytes from the start of the decoded section.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The source could not be read.
@@ -154,7 +154,8 @@ pub enum ImageError {
         /// First 16 bytes of the hash of the bytes.
         found: [u8; 16],
     },
-    /// The chunk hashes that follow from the blocks are not those the image was made with: it has two contents.
+    /// The chunk hashes that follow from the blocks are not those the image was made with: it has
+    /// two contents.
     #[error(
         "the image contradicts itself and must not be used: its chunk hashes have BLAKE3 {} by the superblock, {} by its \
          blocks",

@@ -23,7 +23,8 @@ impl Metadata {
         range.filter_map(move |index| self.extent_at(index, end, file_chunks))
     }
 
-    /// Number of chunks (or hole slots) of a file: its size in chunks, rounded up; 0 if `id` is no file.
+    /// Number of chunks (or hole slots) of a file: its size in chunks, rounded up; 0 if `id` is no
+    /// file.
     pub(crate) fn file_chunks(&self, id: InodeId) -> u32 {
         match self.raw_inode(id) {
             Some(raw) if raw.mode.get() & format::MODE_TYPE == format::MODE_FILE => {
@@ -33,7 +34,8 @@ impl Metadata {
         }
     }
 
-    /// The extent `index` of a file whose extents end at index `end` and which has `file_chunks` chunks.
+    /// The extent `index` of a file whose extents end at index `end` and which has `file_chunks`
+    /// chunks.
     pub(crate) fn extent_at(&self, index: u32, end: u32, file_chunks: u32) -> Option<ExtentRun> {
         let raw = self.tables.extents.get(index)?;
         let file_chunk = raw.file_chunk.get();

@@ -1,7 +1,8 @@
 //! A small in-memory packer for tests, here and in crates that need an image without a file system.
 //!
-//! It splits files into chunks, deduplicates them, fills blocks in a chosen (or shuffled) order and compresses them
-//! with a cycle of codecs. Only what tests need: the real packer is the crate `pack`.
+//! It splits files into chunks, deduplicates them, fills blocks in a chosen (or shuffled) order and
+//! compresses them with a cycle of codecs. Only what tests need: the real packer is the crate
+//! `pack`.
 
 use crate::{BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, Filter, ImageError, InodeRecord};
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ pub struct Node {
 pub enum Body {
     /// Regular file: parts in order; all but the last are a whole number of chunks long.
     File(Vec<Part>),
-    /// A hard link to the node of this path, which comes earlier. Attributes are those of the target.
+    /// A hard link to the node of this path, which comes earlier. Attributes are those of the
+    /// target.
     HardLink(Vec<u8>),
     /// Anything else.
     Other(Content),
@@ -42,7 +44,7 @@ pub enum Body {
 pub enum Part {
     /// Bytes.
     Data(Vec<u8>),
-    /// So many bytes of hole.
+    /// Bytes of hole.
     Hole(u64),
 }
 
@@ -82,11 +84,12 @@ pub struct Fixture {
     pub filters: Vec<Filter>,
     /// A dictionary for the blocks of codec zstd.
     pub dictionary: Option<Vec<u8>>,
-    /// So many blocks are marked hot.
+    /// Blocks that are marked hot.
     pub hot_blocks: u32,
     /// Seed for placing chunks in random order; `None` keeps the order of first reference.
     pub shuffle: Option<u64>,
-    /// An image with two contents: the hash of a chunk with these bytes is said to be that of the other ones.
+    /// An image with two contents: the hash of a chunk with these bytes is said to be that of the
+    /// other ones.
     pub pretended: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -128,8 +131,8 @@ impl Chunks {
 }
 
 impl Fixture {
-    /// Packs `nodes`, parents before what is in them, into the bytes of an image. A root with plain attributes is
-    /// added if the first node is not the root.
+    /// Packs `nodes`, parents before what is in them, into the bytes of an image. A root with plain
+    /// attributes is added if the first node is not the root.
     ///
     /// # Errors
     /// Those of the builder.

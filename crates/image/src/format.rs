@@ -1,5 +1,5 @@
-//! The image format: little-endian structs and constants, nothing else. Explained in docs/formats/image.md, which
-//! stores the hash of this file.
+//! The image format: little-endian structs and constants, nothing else. Explained in
+//! docs/formats/image.md, which stores the hash of this file.
 
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,7 +16,8 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Entries of the section table in the superblock: what fills the superblock after its header.
 pub const SECTIONS_MAX: usize = 62;
 
-/// Feature: the chunks of some blocks went through a branch filter before compression (`Block::filter`).
+/// Feature: the chunks of some blocks went through a branch filter before compression
+/// (`Block::filter`).
 pub const FEATURE_FILTERS: u32 = 1;
 /// Feature: there is a section of dictionaries, and blocks that need them (`Block::dictionary`).
 pub const FEATURE_DICTIONARIES: u32 = 2;
@@ -26,7 +27,8 @@ pub const FEATURE_HOT: u32 = 4;
 /// ([`SECTION_DERIVED`]).
 pub const FEATURE_DERIVED_HASHES: u32 = 8;
 
-/// Feature: the deflate streams of some blocks are kept as their texts ([`FILTER_DEFLATE`], `Block::expansion_bytes`).
+/// Feature: the deflate streams of some blocks are kept as their texts ([`FILTER_DEFLATE`],
+/// `Block::expansion_bytes`).
 pub const FEATURE_DEFLATE: u32 = 16;
 
 /// Features a reader must know (`Superblock::features`).
@@ -53,15 +55,17 @@ pub const SECTION_EXTENTS: u32 = 8;
 pub const SECTION_CHUNKS: u32 = 9;
 /// Required section: the block table.
 pub const SECTION_BLOCKS: u32 = 10;
-/// Required section: first 16 bytes of the BLAKE3 hash of each chunk. Last, because it is the largest and a mount does
-/// not need it to start.
+/// Required section: first 16 bytes of the BLAKE3 hash of each chunk. Last, because it is the
+/// largest and a mount does not need it to start.
 pub const SECTION_CHUNK_HASHES: u32 = 11;
-/// Section of images with [`FEATURE_DICTIONARIES`]: a count (u32), so many lengths (u32), and the zstd dictionaries back
-/// to back. Stands before the chunk hashes in the file, since a mount needs it to start.
+/// Section of images with [`FEATURE_DICTIONARIES`]: a count (u32), so many lengths (u32), and the
+/// zstd dictionaries back to back. Stands before the chunk hashes in the file, since a mount needs
+/// it to start.
 pub const SECTION_DICTIONARIES: u32 = 12;
 /// Optional section, reserved: a profile that travels with the image.
 pub const SECTION_PROFILE: u32 = 32;
-/// Optional section, reserved: a signature of the superblock with `check` and this section's table entry zeroed.
+/// Optional section, reserved: a signature of the superblock with `check` and this section's table
+/// entry zeroed.
 pub const SECTION_SIGNATURE: u32 = 33;
 
 /// Kinds of the required sections; each stands exactly once in every image.
@@ -79,7 +83,8 @@ pub const SECTIONS_REQUIRED: [u32; 11] = [
     SECTION_CHUNK_HASHES,
 ];
 
-/// Where a kind of section stands among the others: by number, except that the chunk hashes come after the dictionaries.
+/// Where a kind of section stands among the others: by number, except that the chunk hashes come
+/// after the dictionaries.
 pub const fn section_rank(kind: u32) -> u32 {
     match kind {
         SECTION_CHUNK_HASHES => SECTION_DICTIONARIES,
@@ -94,18 +99,20 @@ pub const DICTIONARIES_MAX: usize = 255;
 /// Section flag: a reader that does not know the kind skips the section.
 pub const SECTION_OPTIONAL: u8 = 1;
 
-/// Section flag: the section is not in the file but follows from the blocks. Its offset is the end of the file, its
-/// hash that of the bytes it would have. Only the chunk hashes, with [`FEATURE_DERIVED_HASHES`].
+/// Section flag: the section is not in the file but follows from the blocks. Its offset is the end
+/// of the file, its hash that of the bytes it would have. Only the chunk hashes, with
+/// [`FEATURE_DERIVED_HASHES`].
 pub const SECTION_DERIVED: u8 = 2;
 
 /// `Section::filter`: the decoded bytes are the section.
 pub const FILTER_NONE: u8 = 0;
-/// `Section::filter`: the decoded bytes are the section column by column: the first byte of every record, then the
-/// second byte of every record, and so on. Like bytes stand together, which compresses better. Only for sections of
-/// records.
+/// `Section::filter`: the decoded bytes are the section column by column: the first byte of every
+/// record, then the second byte of every record, and so on. Like bytes stand together, which
+/// compresses better. Only for sections of records.
 pub const FILTER_COLUMNS: u8 = 1;
 
-/// `Block::filter`: what the codec decodes to is an expansion, from which the bytes of the block are made.
+/// `Block::filter`: what the codec decodes to is an expansion, from which the bytes of the block
+/// are made.
 pub const FILTER_DEFLATE: u8 = 5;
 
 /// `Extent::chunk_first` of a hole; so no image has this many chunks.
@@ -114,8 +121,8 @@ pub const HOLE: u32 = u32::MAX;
 /// `Inode::entry` of the root directory, which no entry names.
 pub const NO_ENTRY: u32 = u32::MAX;
 
-/// Bytes of a chunk hash: half a BLAKE3 hash. A second preimage still takes 2^128 work, and the bytes are the
-/// largest incompressible part of what a device reads at mount time.
+/// Bytes of a chunk hash: half a BLAKE3 hash. A second preimage still takes 2^128 work, and the
+/// bytes are the largest incompressible part of what a device reads at mount time.
 pub const CHUNK_HASH_BYTES: usize = 16;
 
 /// Bit at which the length of a chunk starts in `Chunk::place`; the position is below it.
@@ -174,12 +181,14 @@ pub struct Superblock {
     pub section_count: U32,
     /// Zero.
     pub reserved_b: U32,
-    /// With [`FEATURE_HOT`]: the blocks before this one hold what programs read when they start; else 0.
+    /// With [`FEATURE_HOT`]: the blocks before this one hold what programs read when they start;
+    /// else 0.
     pub hot_blocks: U32,
     /// Zero.
     pub reserved_c: [u8; 20],
-    /// BLAKE3 of the superblock with this field zero. Not needed for trust, since the identity of the image covers
-    /// it too, but it tells a damaged superblock from one that was written wrongly.
+    /// BLAKE3 of the superblock with this field zero. Not needed for trust, since the identity of
+    /// the image covers it too, but it distinguishes a damaged superblock from one that was written
+    /// wrongly.
     pub check: [u8; 32],
     /// Sections in file order, kinds ascending; unused entries are zero.
     pub sections: [Section; SECTIONS_MAX],
@@ -209,8 +218,8 @@ pub struct Section {
     pub hash: [u8; 32],
 }
 
-/// An inode. Three fields (`extent_first`, `entry_first`, and the sections' ends) make runs: what belongs to inode i
-/// ends where that of inode i + 1 starts.
+/// An inode. Three fields (`extent_first`, `entry_first`, and the sections' ends) make runs: what
+/// belongs to inode i ends where that of inode i + 1 starts.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Inode {
@@ -238,7 +247,8 @@ pub struct Inode {
     pub entry_first: U32,
     /// Index of the first directory entry that names it; [`NO_ENTRY`] for the root.
     pub entry: U32,
-    /// Symbolic link: offset of the target in its section. Device: number as Linux encodes it in 32 bits. Else 0.
+    /// Symbolic link: offset of the target in its section. Device: number as Linux encodes it in 32
+    /// bits. Else 0.
     pub payload: U32,
 }
 
@@ -276,7 +286,8 @@ pub struct Extent {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Chunk {
-    /// Bits 0..48: position in the concatenation of all decoded blocks; bits 48..64: length in bytes.
+    /// Bits 0..48: position in the concatenation of all decoded blocks; bits 48..64: length in
+    /// bytes.
     pub place: U64,
 }
 
@@ -299,10 +310,11 @@ pub struct Block {
     pub raw_bytes: U32,
     /// Codec number.
     pub codec: u8,
-    /// With [`FEATURE_FILTERS`]: number of the filter that each chunk of the block went through; with
-    /// [`FEATURE_DEFLATE`]: [`FILTER_DEFLATE`]; else 0.
+    /// With [`FEATURE_FILTERS`]: number of the filter that each chunk of the block went through;
+    /// with [`FEATURE_DEFLATE`]: [`FILTER_DEFLATE`]; else 0.
     pub filter: u8,
-    /// With [`FEATURE_DICTIONARIES`]: 0 for none, else 1 + index of the dictionary it was compressed with; else 0.
+    /// With [`FEATURE_DICTIONARIES`]: 0 for none, else 1 + index of the dictionary it was
+    /// compressed with; else 0.
     pub dictionary: u8,
     /// Zero.
     pub reserved: u8,

@@ -1,4 +1,4 @@
-//! Inodes as the rest of the program sees them.
+//! Inodes, decoded from their records.
 
 use crate::{Metadata, format};
 use std::ops::Range;
@@ -148,8 +148,8 @@ impl Inode {
     }
 }
 
-/// Packs a device number the way Linux passes it in 32 bits: 12 bits of major, 20 bits of minor, the minor's upper
-/// bits on top. `None` if it does not fit.
+/// Packs a device number the way Linux passes it in 32 bits: 12 bits of major, 20 bits of minor,
+/// the minor's upper bits on top. `None` if it does not fit.
 pub const fn device_number(major: u32, minor: u32) -> Option<u32> {
     if major >= 1 << 12 || minor >= 1 << 20 {
         return None;

@@ -1,17 +1,20 @@
-//! The image: one file that holds a whole file tree, in the form in which it is stored, sent and mounted.
+//! The image: one file that holds a whole file tree, in the form in which it is stored, sent and
+//! mounted.
 //!
-//! Idea: a superblock of one page holds the hash of every metadata section, the sections hold the hash of every block
-//! and every chunk. So the hash of the superblock ([`units::ImageId`]) stands for every byte of the file, and each
-//! part can be verified by itself when it arrives. Metadata stays in the encoding of the image: [`Metadata::open`]
-//! checks all of it once, and the accessors index into the decoded sections without building a struct per inode.
+//! A superblock of one page holds the hash of every metadata section; the sections hold the hash of
+//! every block and every chunk. So the hash of the superblock ([`units::ImageId`]) stands for every
+//! byte of the file, and each part can be verified by itself when it arrives. Metadata stays in the
+//! encoding of the image: [`Metadata::open`] checks all of it once, and the accessors index into
+//! the decoded sections without building a struct per inode.
 //!
-//! Data goes through two indirections: an extent of a file names chunks (the unit of deduplication, at most a page), a
-//! chunk names a place in the concatenation of all decoded blocks (the unit of compression and of a pull). Where a
-//! chunk lies is free, so a packer may sort chunks without touching inodes or extents.
+//! Data goes through two indirections. An extent of a file names chunks (the unit of deduplication,
+//! at most a page). A chunk names a position in the concatenation of all decoded blocks (the unit
+//! of compression and of a pull). A chunk may lie anywhere, so a packer may sort chunks without
+//! touching inodes or extents.
 //!
-//! Pure: bytes come through [`ReadAt`], nothing here opens files or knows that blocks travel. Units: bytes, unless a
-//! name says pages or chunks. Called by `pack` (builder), `mount` and `client` (metadata, verification), `server`
-//! (metadata), `cli` (dump, check). The bytes are explained in docs/formats/image.md.
+//! Pure: bytes come through [`ReadAt`], nothing here opens files or knows that blocks travel.
+//! Units: bytes, unless a name says pages or chunks. The bytes are explained in
+//! docs/formats/image.md.
 
 mod block;
 #[cfg(feature = "build")]

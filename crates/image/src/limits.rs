@@ -1,12 +1,14 @@
 //! How large an image may be: once for what we write, once for what we accept.
 //!
-//! A writer stays well inside what readers accept, so that images can grow with later versions and old readers still
-//! take them. A reader's limits are what a hostile image can cost it.
+//! A writer stays well inside what readers accept, so that images can grow with later versions and
+//! old readers still take them. A reader's limits are what a hostile image can cost it.
 
-/// Bounds on an image. [`Limits::default`] is what a device accepts; a server with more memory may raise them.
+/// Bounds on an image. [`Limits::default`] is what a device accepts; a server with more memory may
+/// raise them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of all decoded sections together, and of the metadata region. This is what opening an image allocates.
+    /// Bytes of all decoded sections together, and of the metadata region. This is what opening an
+    /// image allocates.
     pub metadata_bytes_max: u64,
     /// Inodes.
     pub inodes_max: u32,
@@ -16,14 +18,14 @@ pub struct Limits {
     pub chunks_max: u32,
     /// Blocks.
     pub blocks_max: u32,
-    /// Decoded bytes of a block. Whoever decodes one holds this much.
+    /// Decoded bytes of a block. Decoding one takes this much.
     pub block_bytes_max: u32,
     /// Directories between the root and a file.
     pub depth_max: u32,
 }
 
-/// Accepted: 64 MiB of metadata is 800,000 small files or 10 GB of distinct data, and a quarter of the memory of the
-/// smallest device we care about.
+/// Accepted: 64 MiB of metadata is 800,000 small files or 10 GB of distinct data, and a quarter of
+/// the memory of the smallest device we care about.
 pub const METADATA_BYTES_ACCEPTED: u64 = 64 << 20;
 /// Written: the eighth that is left is for sections of later versions.
 pub const METADATA_BYTES_WRITTEN: u64 = 56 << 20;
@@ -38,7 +40,8 @@ pub const CHUNKS_ACCEPTED: u32 = 1 << 22;
 /// Written: as accepted; the metadata bytes bound it first.
 pub const CHUNKS_WRITTEN: u32 = CHUNKS_ACCEPTED;
 
-/// Accepted: a block decodes into at most 4 MiB, which a device with 16 MiB of free memory can still hold.
+/// Accepted: a block decodes into at most 4 MiB, which a device with 16 MiB of free memory can
+/// still hold.
 pub const BLOCK_BYTES_ACCEPTED: u32 = 4 << 20;
 /// Written: beyond 1 MiB the ratio gains nothing and each pull costs more than it saves.
 pub const BLOCK_BYTES_WRITTEN: u32 = 1 << 20;
@@ -47,7 +50,8 @@ pub const BLOCK_BYTES_WRITTEN: u32 = 1 << 20;
 pub const EXPANSION_BYTES_ACCEPTED: u32 = 8 << 20;
 /// Written: texts are three to four times as large as their deflate streams.
 pub const EXPANSION_BYTES_WRITTEN: u32 = 4 << 20;
-/// Accepted: bytes of an expansion for each byte of the block, so that no small block costs much; deflate could do 1032.
+/// Accepted: bytes of an expansion for each byte of the block, so that no small block costs much;
+/// deflate could do 1032.
 pub const EXPANSION_RATIO_ACCEPTED: u32 = 32;
 /// Written: what is denser gains little, since it is small already.
 pub const EXPANSION_RATIO_WRITTEN: u32 = 16;
@@ -59,14 +63,16 @@ pub const DEPTH_WRITTEN: u32 = 2048;
 
 /// Bytes of a name, accepted and written: Linux allows no more in any file system.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes of a symbolic link's target, accepted and written: one less than a Linux path with its NUL.
+/// Bytes of a symbolic link's target, accepted and written: one less than a Linux path with its
+/// NUL.
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// Bytes of the name of an extended attribute, accepted and written: Linux's XATTR_NAME_MAX.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Bytes of the value of an extended attribute, accepted and written: Linux's XATTR_SIZE_MAX.
 pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 
-/// Chunk sizes accepted: a page must be a whole number of chunks, and 16 chunks a page are the most we index.
+/// Chunk sizes accepted: a page must be a whole number of chunks, and 16 chunks a page are the most
+/// we index.
 pub const CHUNK_SHIFT_ACCEPTED: std::ops::RangeInclusive<u8> = 8..=12;
 /// Chunk size written: one chunk a page makes the smallest tables.
 pub const CHUNK_SHIFT_WRITTEN: u8 = 12;
@@ -86,7 +92,7 @@ impl Limits {
         depth_max: DEPTH_ACCEPTED,
     };
 
-    /// What the packer writes unless told otherwise.
+    /// What the packer writes by default.
     pub const WRITTEN: Limits = Limits {
         metadata_bytes_max: METADATA_BYTES_WRITTEN,
         inodes_max: INODES_WRITTEN,

@@ -8,11 +8,12 @@ use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, diction
 use std::ops::Range;
 use units::ImageId;
 
-/// Metadata of an image. Opening checks every rule of the format once; afterwards no accessor fails on content,
-/// panics or loops, and none allocates except where it returns a `Vec`.
+/// Metadata of an image. Opening checks every rule of the format once; afterwards no accessor fails
+/// on content, panics or loops, and none allocates except where it returns a `Vec`.
 ///
-/// Memory: the decoded sections (the chunk hashes also before they are loaded, as blocks are decoded), plus 1/128 of the
-/// extents, plus 4 bytes a chunk if chunks were sorted ([`Metadata::memory_bytes`]).
+/// Memory: the decoded sections (the chunk hashes also before they are loaded, as blocks are
+/// decoded), plus 1/128 of the extents, plus 4 bytes a chunk if chunks were sorted
+/// ([`Metadata::memory_bytes`]).
 pub struct Metadata {
     pub(crate) superblock: Superblock,
     pub(crate) tables: Tables,
@@ -20,7 +21,8 @@ pub struct Metadata {
     pub(crate) hashes: ChunkHashes,
 }
 
-/// Sections that are read when an image is opened early: all required ones but the last, the chunk hashes.
+/// Sections that are read when an image is opened early: all required ones but the last, the chunk
+/// hashes.
 const SECTIONS_EARLY: usize = format::SECTIONS_REQUIRED.len() - 1;
 
 /// The decoded sections.
@@ -39,9 +41,9 @@ pub(crate) struct Tables {
 }
 
 impl Metadata {
-    /// Reads the superblock and the metadata region of `source`, and checks them entirely: hashes, sizes, the tree,
-    /// the extents, the places of chunks and blocks. Reads no block, so chunk hashes that are not in the file are not
-    /// loaded.
+    /// Reads the superblock and the metadata region of `source`, and checks them entirely: hashes,
+    /// sizes, the tree, the extents, the places of chunks and blocks. Reads no block, so chunk
+    /// hashes that are not in the file are not loaded.
     ///
     /// # Errors
     /// See [`ImageError`]; the first thing wrong, with its place.
@@ -57,9 +59,10 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// As [`Metadata::open`], but leaves out what a mount can start without: the chunk hashes, which are two thirds of
-    /// the metadata of a typical image, and optional sections. Blocks can be verified at once;
-    /// [`Metadata::verify_page`] and [`Metadata::chunk_hash`] work after [`Metadata::load_chunk_hashes`].
+    /// As [`Metadata::open`], but leaves out what a mount can start without: the chunk hashes,
+    /// which are two thirds of the metadata of a typical image, and optional sections. Blocks can
+    /// be verified at once; [`Metadata::verify_page`] and [`Metadata::chunk_hash`] work after
+    /// [`Metadata::load_chunk_hashes`].
     ///
     /// # Errors
     /// As [`Metadata::open`], for what is read.
@@ -142,7 +145,8 @@ impl Metadata {
         self.tables.chunks.len()
     }
 
-    /// The blocks before this one hold what programs read when they start; 0 if the packer did not know.
+    /// The blocks before this one hold what programs read when they start; 0 if the packer did not
+    /// know.
     pub fn hot_blocks(&self) -> u32 {
         self.superblock.hot_blocks
     }
@@ -168,8 +172,8 @@ impl Metadata {
         size_of::<Metadata>() + pools + tree + data + dictionaries + hashes + self.chunk_index.memory_bytes()
     }
 
-    /// Reads, verifies and decodes an optional section (profile, signature) from the image this was opened from;
-    /// `None` if it has none of this kind. Opening does not keep them in memory.
+    /// Reads, verifies and decodes an optional section (profile, signature) from the image this was
+    /// opened from; `None` if it has none of this kind. Opening does not keep them in memory.
     ///
     /// # Errors
     /// The source fails or changed, the section is damaged, or its codec is unknown.

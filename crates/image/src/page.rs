@@ -63,7 +63,8 @@ impl Metadata {
         self.file_chunks(inode).div_ceil(chunks_a_page)
     }
 
-    /// Bytes of a page inside its file: 4096, or fewer at the end; `None` if it lies outside or `inode` is no file.
+    /// Bytes of a page inside its file: 4096, or fewer at the end; `None` if it lies outside or
+    /// `inode` is no file.
     pub fn page_bytes(&self, page: PageId) -> Option<usize> {
         if !self.is_kind(page.inode, Kind::File) {
             return None;
@@ -101,8 +102,8 @@ impl Metadata {
     /// Checks the bytes of a page against the hashes of its chunks; parts in holes must be zero.
     ///
     /// # Errors
-    /// No such page, wrong length, wrong bytes, the image was opened early and hashes are not loaded, or it contradicts
-    /// itself.
+    /// No such page, wrong length, wrong bytes, the image was opened early and hashes are not
+    /// loaded, or it contradicts itself.
     pub fn verify_page(&self, page: PageId, bytes: &[u8]) -> Result<(), ImageError> {
         self.check_consistent()?;
         let chunks = self.page_chunks(page).ok_or(ImageError::NoPage { page })?;

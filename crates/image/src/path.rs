@@ -5,8 +5,8 @@ use crate::{Kind, Metadata};
 use units::InodeId;
 
 impl Metadata {
-    /// The first path of an inode, absolute, such as `/usr/bin/python3`: the one whose directory has the lowest
-    /// number, then whose name sorts first. `None` if there is no such inode.
+    /// The first path of an inode, absolute, such as `/usr/bin/python3`: the one whose directory
+    /// has the lowest number, then whose name sorts first. `None` if there is no such inode.
     pub fn path(&self, id: InodeId) -> Option<Vec<u8>> {
         self.raw_inode(id)?;
         let mut names = Vec::new();
@@ -27,8 +27,8 @@ impl Metadata {
         Some(path)
     }
 
-    /// The inode at `path`, taken from the root, whether or not it starts with '/'. Follows no symbolic link. Empty
-    /// and "." components are skipped, ".." goes up and stays at the root.
+    /// The inode at `path`, taken from the root, whether or not it starts with '/'. Follows no
+    /// symbolic link. Empty and "." components are skipped, ".." goes up and stays at the root.
     pub fn resolve(&self, path: &[u8]) -> Option<InodeId> {
         let mut at = InodeId::ROOT;
         for name in path.split(|&byte| byte == b'/') {
@@ -37,8 +37,8 @@ impl Metadata {
         Some(at)
     }
 
-    /// As [`Metadata::resolve`], but follows symbolic links, also the last one, within the image; an absolute target
-    /// starts at the image's root. `None` after 40 links, as on Linux.
+    /// As [`Metadata::resolve`], but follows symbolic links, also the last one, within the image;
+    /// an absolute target starts at the image's root. `None` after 40 links, as on Linux.
     pub fn resolve_following(&self, path: &[u8]) -> Option<InodeId> {
         let mut left = SYMLINKS_FOLLOWED_MAX;
         let mut at = InodeId::ROOT;

@@ -1,4 +1,5 @@
-//! Where the bytes of an image come from. This crate opens no file: callers implement [`ReadAt`] for theirs.
+//! The source of an image's bytes. This crate opens no file: callers implement [`ReadAt`] for
+//! theirs.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Sections of the metadata region: their names, and reading one with its hash checked before it is decoded.
+//! Sections of the metadata region: their names, and reading one with its hash checked before it is
+//! decoded.
 
 use crate::{Codec, ImageError, ReadAt, format};
 
@@ -73,7 +74,8 @@ pub(crate) fn record_bytes(kind: u32) -> Option<usize> {
     }
 }
 
-/// Reads the stored bytes of a section into `stored` and checks their hash. Its size was checked with the superblock.
+/// Reads the stored bytes of a section into `stored` and checks their hash. Its size was checked
+/// with the superblock.
 pub(crate) fn read_stored(
     source: &dyn ReadAt,
     section: &SectionReport,

@@ -1,4 +1,4 @@
-//! The superblock: parsing it and checking everything about it that can be checked without the sections.
+//! The superblock: parses it and checks all that can be checked without the sections.
 
 use crate::section::{decode, read_stored, record_bytes, unknown_codec, unknown_filter};
 use crate::table::Table;
@@ -45,7 +45,7 @@ pub struct Superblock {
 /// What a decoder's tables take of memory for each dictionary, rounded up.
 const DICTIONARY_TABLES_BYTES: u64 = 32 << 10;
 
-/// Where a block lies in the file by an image's own account.
+/// Where a block lies in the file, as the image says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// Where it starts.
@@ -76,7 +76,8 @@ impl Superblock {
     /// Reads and checks the superblock of `source`, whose length must be the one it announces.
     ///
     /// # Errors
-    /// Not an image, another version, truncated or followed by other data, damaged, or over `limits`.
+    /// Not an image, another version, truncated or followed by other data, damaged, or over
+    /// `limits`.
     pub fn read(source: &dyn ReadAt, limits: &Limits) -> Result<Superblock, ImageError> {
         let read = |source| ImageError::Read { what: "superblock", offset: 0, source };
         let found = source.len().map_err(read)?;
@@ -147,8 +148,8 @@ impl Superblock {
         self.metadata_offset..self.metadata_offset + self.metadata_bytes
     }
 
-    /// Bytes that [`Metadata`](crate::Metadata) of this image takes at most, chunk hashes included. Known before anything
-    /// is decoded.
+    /// Bytes that [`Metadata`](crate::Metadata) of this image takes at most, chunk hashes included.
+    /// Known before anything is decoded.
     pub fn metadata_memory_bytes(&self) -> u64 {
         let raw =
             self.sections.iter().filter(|section| !section.optional).map(|section| section.raw_bytes).sum::<u64>();
@@ -163,7 +164,8 @@ impl Superblock {
         let columns = self.sections.iter().filter(|section| section.filter != format::FILTER_NONE);
         let columns = columns.map(|section| section.raw_bytes).max().unwrap_or(0);
         let dictionaries = if self.has(format::FEATURE_DICTIONARIES) { format::DICTIONARIES_MAX as u64 } else { 0 };
-        // Link counts and depths of inodes while the tree is checked, chunks that are short while extents are.
+        // Link counts and depths of inodes while the tree is checked, chunks that are short while
+        // extents are.
         let tables = 6 * u64::from(self.inode_count) + 4 * u64::from(self.chunk_count);
         stored + columns + tables + DICTIONARY_TABLES_BYTES * dictionaries
     }
@@ -179,8 +181,9 @@ impl Superblock {
         u64::from(self.block_count) * size_of::<format::Block>() as u64
     }
 
-    /// Where the blocks lie and what they hash to, read from `source` without opening the rest of the image. Nothing but
-    /// the hash of the table is checked: who reads a block there must check its hash.
+    /// Positions and hashes of the blocks, read from `source` without opening the rest of
+    /// the image. Nothing but the hash of the table is checked: who reads a block there must check
+    /// its hash.
     ///
     /// # Errors
     /// The source fails, or the table is damaged.

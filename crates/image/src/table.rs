@@ -11,7 +11,8 @@ pub(crate) struct Table<T> {
 }
 
 impl<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy> Table<T> {
-    /// Takes the bytes of a section; a rest shorter than a record is unreachable (callers check the length).
+    /// Takes the bytes of a section; a rest shorter than a record is unreachable (callers check the
+    /// length).
     pub(crate) fn new(bytes: Box<[u8]>) -> Table<T> {
         Table { bytes, record: PhantomData }
     }

@@ -1,4 +1,5 @@
-//! Tests of the image, by need: a reference model, golden dumps, hostile bytes, a fuzzer, and the limits.
+//! Tests of the image, by need: a reference model, golden dumps, hostile bytes, a fuzzer, and the
+//! limits.
 
 mod builder;
 mod contradiction;

@@ -1,9 +1,10 @@
 //! Validation of the tree: inodes, directories, names, link targets and extended attributes.
 //!
-//! One pass over the inodes checks each by itself and that the runs of entries and extents are in order. One pass over
-//! the entries, directory by directory, then proves the shape: names of a directory ascend; a subdirectory has a
-//! higher number than its parent and is named once, so directories form a tree below the root; every other inode is
-//! named as often as its link count says, and at least once. Temporary memory: 6 bytes an inode.
+//! One pass over the inodes checks each by itself and that the runs of entries and extents are in
+//! order. One pass over the entries, directory by directory, then proves the shape: names of a
+//! directory ascend; a subdirectory has a higher number than its parent and is named once, so
+//! directories form a tree below the root; every other inode is named as often as its link count
+//! says, and at least once. Temporary memory: 6 bytes an inode.
 
 use crate::limits::{NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::metadata::Tables;
@@ -124,7 +125,8 @@ fn validate_target(tables: &Tables, index: u32, size: u64, payload: u32) -> Resu
     Ok(())
 }
 
-/// Checks that a run of offsets ascends within `pool`, so that each item is the part up to the next offset.
+/// Checks that a run of offsets ascends within `pool`, so that each item is the part up to the next
+/// offset.
 fn validate_entry_names(tables: &Tables) -> Result<(), ImageError> {
     let pool = tables.names.len();
     let mut start = 0usize;

@@ -4,8 +4,8 @@ use crate::Metadata;
 use units::InodeId;
 
 impl Metadata {
-    /// Names and values of the extended attributes of an inode, sorted by name. Names carry their namespace
-    /// (`security.capability`), values are any bytes.
+    /// Names and values of the extended attributes of an inode, sorted by name. Names carry their
+    /// namespace (`security.capability`), values are any bytes.
     pub fn xattrs(&self, id: InodeId) -> impl Iterator<Item = (&[u8], &[u8])> {
         let set = self.raw_inode(id).and_then(|raw| raw.xattr_set.get().checked_sub(1));
         let sets = &self.tables.xattr_sets;

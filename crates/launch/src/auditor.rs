@@ -1,9 +1,10 @@
-//! The trigger where no breakpoints can be had: a library is loaded.
+//! Fetches groups when a library is loaded, where breakpoints are impossible.
 //!
-//! `librunnel_audit.so` (the crate `rtld-audit`) is loaded into the program as an auditor of the dynamic linker, and sends a datagram when the
-//! program, or a child of it, loads one of the libraries it was told of. Here is the other end: a socket with an abstract name, and a thread
-//! that sends the groups of a library to the prefetcher when it first hears of it. Anybody on the machine may send to such a
-//! socket; all that comes of it is a group that is fetched too early.
+//! The dynamic linker loads `librunnel_audit.so` (the crate `rtld-audit`) into the program. It
+//! sends a datagram when the program, or a child of it, loads one of the libraries named to it.
+//! This module receives: it has a socket with an abstract name, and a thread that sends the groups
+//! of a library to the prefetcher at the first datagram about it. Anybody on the machine may send
+//! to such a socket; the worst effect is a group that is fetched too early.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,8 @@ use crate::prefetch::Job;
 /// Libraries that the auditor looks for at most.
 const LIBRARIES_MAX: usize = 64;
 
-/// Names of sockets that are tried: a process that was killed leaves none behind, so only somebody's mischief takes one.
+/// Names of sockets that are tried. A process that was killed leaves none behind, so a name is only
+/// taken on purpose.
 const NAMES_MAX: u32 = 8;
 
 /// Sockets of this process so far.
@@ -50,8 +52,8 @@ impl Listener {
     /// Listens for the first [`LIBRARIES_MAX`] libraries.
     ///
     /// # Errors
-    /// No socket or thread can be had; the kernel (before 5.9) does not say under how many filters a process is, so that the
-    /// auditor cannot know what it may do.
+    /// No socket or thread can be had; the kernel (before 5.9) does not say under how many filters
+    /// a process is, so that the auditor cannot know what it may do.
     pub(crate) fn start(auditor: &Path, mut awaited: Vec<Awaited>, jobs: Sender<Job>) -> io::Result<Listener> {
         awaited.truncate(LIBRARIES_MAX);
         let filters = filters().ok_or(io::ErrorKind::Unsupported)?;
@@ -63,23 +65,23 @@ impl Listener {
         }
         let (socket, is_done) = (Arc::new(socket), Arc::new(AtomicBool::new(false)));
         let mut awaited: HashMap<FileId, Vec<usize>> = awaited.into_iter().collect();
-        let (hears, done) = (Arc::clone(&socket), Arc::clone(&is_done));
-        let hear = move || {
-            let mut heard = 0;
-            while let Ok(library) = receive(&hears) {
+        let (receiver, done) = (Arc::clone(&socket), Arc::clone(&is_done));
+        let listen = move || {
+            let mut loaded = 0;
+            while let Ok(library) = receive(&receiver) {
                 // What was sent before the end is still read.
                 if library.is_none() && done.load(Ordering::Acquire) {
                     break;
                 }
                 let Some(groups) = library.and_then(|library| awaited.remove(&library)) else { continue };
-                heard += 1;
+                loaded += 1;
                 for group in groups {
                     let _ = jobs.send(Job { group, opened: None });
                 }
             }
-            heard
+            loaded
         };
-        let thread = thread::Builder::new().name("libraries".into()).spawn(hear)?;
+        let thread = thread::Builder::new().name("libraries".into()).spawn(listen)?;
         Ok(Listener { auditor: auditor.to_path_buf(), value: value.into(), socket, is_done, thread })
     }
 
@@ -88,10 +90,11 @@ impl Listener {
         [("LD_AUDIT".into(), before(&self.auditor, "LD_AUDIT")), ("RUNNEL_AUDIT".into(), self.value.clone())]
     }
 
-    /// Ends it; how many libraries were heard of.
+    /// Ends it; how many of the libraries were loaded.
     pub(crate) fn stop(self) -> u32 {
         self.is_done.store(true, Ordering::Release);
-        // Wakes the thread; a socket that cannot be shut down would keep it waiting, so then it is left alone.
+        // Wakes the thread; a socket that cannot be shut down would keep it waiting, so then it is
+        // left alone.
         match self.socket.shutdown(Shutdown::Both) {
             Ok(()) => self.thread.join().unwrap_or(0),
             Err(_) => 0,
@@ -131,7 +134,7 @@ fn filters() -> Option<u64> {
 /// A library before those that a variable of the linker names already.
 pub(crate) fn before(library: &Path, variable: &str) -> OsString {
     let mut list = library.as_os_str().to_owned();
-    // Behind a colon even if there are none, so that it can tell that from none at all.
+    // Behind a colon even if the list is empty, so that the linker sees the difference to no list.
     if let Some(others) = std::env::var_os(variable) {
         list.push(OsStr::new(":"));
         list.push(others);

@@ -1,4 +1,4 @@
-//! What kind of disk a file lies on: that decides the order of prefetching.
+//! The kind of disk that a file lies on. It decides the order of prefetching.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,15 +7,18 @@ use std::path::Path;
 /// What matters of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
-    /// Heads move: all is fetched in the order in which it lies on the disk, and the program is held while files are opened.
+    /// Its heads move: all is fetched in the order in which it lies on the disk, and the program
+    /// waits while files are opened.
     Rotating,
-    /// A flash card, an SSD, a network disk: fetched in the order in which it will be touched, beside the program.
+    /// A flash card, an SSD, a network disk: fetched in the order in which it will be touched,
+    /// beside the program.
     Other,
 }
 
 impl DiskKind {
-    /// The kind of the disk that `path` lies on, as the kernel's block layer says; [`DiskKind::Other`] where it says nothing
-    /// (network file systems, stacked ones, a container without /sys).
+    /// The kind of the disk that `path` lies on, as the kernel's block layer says;
+    /// [`DiskKind::Other`] where it says nothing (network file systems, stacked ones, a container
+    /// without /sys).
     pub fn of(path: &Path) -> DiskKind {
         let Ok(metadata) = fs::metadata(path) else { return DiskKind::Other };
         let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));

@@ -1,4 +1,4 @@
-//! What can go wrong beside a launch. Inside one nothing of this reaches the program.
+//! Errors of keeping plans and of the daemon. No error of prefetching reaches the program.
 
 use std::io;
 use std::path::PathBuf;

@@ -11,12 +11,12 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 /// Extents asked for at once; a file with more is asked again from where the answer ended.
 const EXTENTS: usize = 128;
 
-/// Extents taken of one file: a badly fragmented one is fetched in the order that the first ones tell.
+/// Extents taken of one file: a badly fragmented one is fetched in the order of its first extents.
 const EXTENTS_MAX: usize = 4096;
 
 /// `FIEMAP_EXTENT_LAST`: no extent follows.
 const LAST: u32 = 1;
-/// `FIEMAP_EXTENT_UNKNOWN`: the place is not known (yet).
+/// `FIEMAP_EXTENT_UNKNOWN`: the position on the disk is not known (yet).
 const UNKNOWN: u32 = 2;
 
 /// A run of bytes of a file and where it lies.
@@ -59,7 +59,7 @@ const _: () = assert!(size_of::<Extent>() == 56 && std::mem::offset_of!(Request,
 /// Where the file lies, in the order of its bytes.
 ///
 /// # Errors
-/// The file system does not tell (FUSE, NFS, tmpfs): then its order on the disk is unknown.
+/// The file system has no such ioctl (FUSE, NFS, tmpfs): the order on the disk is then unknown.
 pub(crate) fn extents(file: &File) -> io::Result<Vec<DiskExtent>> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -73,7 +73,8 @@ pub(crate) fn extents(file: &File) -> io::Result<Vec<DiskExtent>> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         });
-        // SAFETY: the kernel writes at most `extent_count` extents behind the header, and `Request` has room for as many.
+        // SAFETY: the kernel writes at most `extent_count` extents behind the header, and `Request`
+        // has room for as many.
         unsafe { ioctl(file, Fiemap(&mut request)) }?;
         let mapped = (request.mapped_extents as usize).min(EXTENTS);
         for extent in &request.extents[..mapped] {
@@ -93,8 +94,8 @@ pub(crate) fn extents(file: &File) -> io::Result<Vec<DiskExtent>> {
 
 struct Fiemap<'a>(&'a mut Request);
 
-// SAFETY: the opcode is FS_IOC_FIEMAP, which reads and writes one `struct fiemap` at the pointer given, and that is what
-// `Request` is, laid out as in linux/fiemap.h.
+// SAFETY: the opcode is FS_IOC_FIEMAP, which reads and writes one `struct fiemap` at the pointer
+// given, and that is what `Request` is, laid out as in linux/fiemap.h.
 unsafe impl Ioctl for Fiemap<'_> {
     type Output = ();
 

@@ -1,8 +1,9 @@
 //! Whether files are still those that a plan was learned from.
 //!
-//! A file is the same if inode, length and time of last change are; or, where only the first or the last differ (a restored
-//! backup, a container's layer), if length and build id are. Looking costs what opening costs on a cold disk, so the
-//! prefetcher looks when it opens a file anyway, and nobody looks at all of them beforehand.
+//! A file is the same if its inode, length and time of last change are. If only inode or time
+//! differ (a restored backup, a container's layer), length and build id decide. A check costs what
+//! an open costs on a cold disk. So the prefetcher checks a file when it opens it anyway, and
+//! nobody checks all files beforehand.
 
 use std::fs::{File, Metadata};
 use std::io;

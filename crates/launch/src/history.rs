@@ -1,8 +1,10 @@
-//! The books of a plan: how long each launch took, with the prefetch and without, and whether it is worth it.
+//! The history of a plan: how long each launch took, with the prefetch and without, and whether the
+//! plan is worth it.
 //!
-//! Only cold launches count: a warm one is not helped and does not say what help is worth. Every tenth cold launch runs without
-//! prefetch on purpose. A plan that gains under 3 % (medians) is switched off; launches go on being timed, and one in
-//! ten tries the plan again, so that a plan that pays later (a slower disk, a bigger program) comes back.
+//! Only cold launches count: a prefetch does not help a warm one, which so says nothing about its
+//! worth. Every tenth cold launch runs without prefetch on purpose. A plan that gains under 3 %
+//! (medians) is switched off. Its launches are still timed, and one in ten tries the plan again, so
+//! that a plan that pays later (a slower disk, a larger program) comes back.
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ const COMPARE_EVERY: u64 = 10;
 const WITH_MIN: usize = 4;
 const WITHOUT_MIN: usize = 2;
 
-/// Gain under which a plan is not worth its bytes and its bookkeeping.
+/// Gain under which a plan is not worth its bytes.
 const GAIN_MIN: f64 = 0.03;
 
 /// How a launch was done.
@@ -53,7 +55,7 @@ impl Launch {
     }
 }
 
-/// What the books say of a plan.
+/// Launches with a plan and without it, compared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Median of cold launches with prefetch, microseconds.
@@ -64,7 +66,7 @@ pub struct Comparison {
     pub gain: f64,
 }
 
-/// The books of one plan.
+/// The launches of one plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The program, and what an interpreter runs, for people.
@@ -76,7 +78,7 @@ pub struct History {
     /// Cold launches so far.
     #[serde(default)]
     pub cold: u64,
-    /// What the user decided; none: the books decide.
+    /// What the user decided; none: the comparison decides.
     #[serde(default)]
     pub forced: Option<bool>,
     /// The last launches, oldest first.
@@ -117,7 +119,7 @@ impl History {
         Some(Comparison { with_us, without_us, gain })
     }
 
-    /// Enters a launch.
+    /// Adds a launch.
     pub fn enter(&mut self, launch: Launch) {
         self.launches = self.launches.saturating_add(1);
         if launch.mode == Mode::Warm {
@@ -126,7 +128,7 @@ impl History {
         self.cold = self.cold.saturating_add(1);
         self.recent.push(launch);
         if self.recent.len() > LAUNCHES_MAX {
-            // Of each kind enough stay for a verdict: what there is most of loses its oldest.
+            // The larger kind loses its oldest, so that enough of each kind stay for a verdict.
             let with = self.times(Mode::With).len();
             let most = if with * 2 > self.recent.len() { Mode::With } else { Mode::Without };
             let oldest = self.recent.iter().position(|kept| kept.mode == most).unwrap_or(0);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_books_are_bounded_and_keep_both_kinds() {
+    fn a_history_is_bounded_and_keeps_both_kinds() {
         let mut history = history(&[], &[5, 5, 5]);
         for launch_us in 0..1000 {
             history.enter(Launch { mode: Mode::With, launch_us, bytes: 0 });

@@ -1,20 +1,18 @@
-//! From traces to a plan in the store.
+//! Learns a plan from traces and keeps it in the store.
 //!
-//! The traces of the last few learning runs stay beside the plan, so that each further run makes a better one: what only one of
-//! them touched is not prefetched.
+//! The traces of the last few learning runs stay beside the plan, so that each further run makes a
+//! better plan: pages that only one run touched are not prefetched.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use profile::plan::{self, AnalyseConfig, Analysis, Files, Identity, PlanFile, Run};
 use trace::Trace;
 
 use crate::files::{OnDisk, absolute, identity, is_same, open};
-use crate::{LaunchError, PlanStore, Program};
-
-/// Traces kept of a program: more say little that three do not, and each takes some 100 KB.
-pub const TRACES_MAX: usize = 3;
+use crate::store::{TRACES_MAX, traces_of};
+use crate::{LaunchError, PlanStore, Program, small_file};
 
 /// Longest trace that is read, in bytes: a million touches of a day's recording.
 pub const TRACE_BYTES_MAX: u64 = 64 << 20;
@@ -24,8 +22,8 @@ pub const TRACE_BYTES_MAX: u64 = 64 << 20;
 pub struct LocalFiles;
 
 impl LocalFiles {
-    /// The function at `offset` of a file of a plan, as `name+0x10`; `None` if the file is not the one the plan means, or
-    /// has no such symbol.
+    /// The function at `offset` of a file of a plan, as `name+0x10`; `None` if the file is not the
+    /// one the plan means, or has no such symbol.
     pub fn symbol(&self, file: &PlanFile, offset: u64) -> Option<String> {
         let opened = open(&absolute(&file.path)).ok()?;
         if !is_same(&opened, file.identity.as_ref()?).ok()? {
@@ -50,7 +48,8 @@ impl Files for LocalFiles {
 }
 
 impl PlanStore {
-    /// Makes the plan of `program` anew from traces of its runs, oldest first, and keeps plan and traces.
+    /// Makes the plan of `program` anew from traces of its runs, oldest first, and keeps plan and
+    /// traces.
     ///
     /// # Errors
     /// Traces that are no learning runs of the program; a folder that cannot be written to.
@@ -64,22 +63,23 @@ impl PlanStore {
         let runs: Result<Vec<Run>, _> = traces.iter().map(|(_, trace)| Run::from_trace(trace)).collect();
         let analysed = runs.and_then(|runs| plan::analyse(&runs, &LocalFiles, config));
         let mut analysis = analysed.map_err(LaunchError::Run)?;
-        // Of a script the trace names the interpreter.
+        // The trace of a script names the interpreter.
         analysis.plan.program = program.real.as_os_str().as_bytes().to_vec();
         let path = self.save(program, &analysis.plan)?;
         for (number, slot) in self.trace_paths(program).iter().enumerate() {
             match traces.get(number) {
-                Some((bytes, _)) => crate::store::write(slot, bytes)?,
+                Some((bytes, _)) => small_file::replace(slot, bytes)?,
                 None => drop(std::fs::remove_file(slot)),
             }
         }
         Ok((path, analysis))
     }
 
-    /// The traces that are kept of a program, oldest first; what cannot be read any more is left out.
+    /// The traces that are kept of a program, oldest first; what cannot be read any more is left
+    /// out.
     pub fn traces(&self, program: &Program) -> Vec<(Vec<u8>, Trace)> {
         let read = |path: &PathBuf| {
-            let bytes = crate::store::read(path, TRACE_BYTES_MAX).ok()?;
+            let bytes = small_file::read(path, TRACE_BYTES_MAX).ok()?;
             let trace = trace::read(&bytes, &trace::Limits::default()).ok()?;
             Some((bytes, trace))
         };
@@ -89,9 +89,4 @@ impl PlanStore {
     fn trace_paths(&self, program: &Program) -> Vec<PathBuf> {
         traces_of(&self.plan_path(program))
     }
-}
-
-/// Where the traces of a plan lie.
-pub(crate) fn traces_of(plan: &Path) -> Vec<PathBuf> {
-    (0..TRACES_MAX).map(|number| plan.with_extension(format!("{number}.trace"))).collect()
 }

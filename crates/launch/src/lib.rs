@@ -1,15 +1,17 @@
-//! Launching local programs faster: a plan is fetched ahead of the program that it was learned from (Spidermine, SAC 2023,
-//! doi 10.1145/3555776.3577754).
+//! Starts local programs faster: prefetches the files that a launch plan lists, ahead of the
+//! program that it was learned from (Spidermine, SAC 2023, doi 10.1145/3555776.3577754).
 //!
-//! Idea: a program's reads come in bursts and are nearly the same each time. The first group is fetched while the program starts;
-//! each later one when the program passes its breakpoint. A plan costs bytes and never correctness: nothing that goes
-//! wrong here changes what the program does, it then merely starts as slowly as before.
+//! A program's reads come in bursts and are nearly the same in each run. The first group of the
+//! plan is fetched while the program starts, each later one when the program passes its breakpoint.
+//! A plan costs bytes and never correctness: an error here changes nothing that the program does,
+//! which then starts as slowly as without a plan.
 //!
-//! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
-//! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
-//! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `sites` (where breakpoints and probes go),
-//! `auditor` (libraries that are loaded, in their place), `history` (what each launch took), `shim` (starting by
-//! plain name), `daemon` (the same for programs that are started plainly, as root). Called by `cli` and `bench`.
+//! The parts: `store` (plans, and what each launch took, in the user's cache folder), `files` (is a
+//! file still the one that was learned?), `disk` and `fiemap` (the kind of disk, and where on it),
+//! `warm` (is all in memory already?), `prefetch` (the thread that opens and reads ahead),
+//! `session` (one launch), `sites` (where breakpoints and probes go), `auditor` (loads of
+//! libraries, in place of breakpoints), `history` (what each launch took), `shim` (starting by
+//! plain name), `daemon` (the same for programs that are started plainly, as root).
 #![cfg(target_os = "linux")]
 
 mod auditor;
@@ -28,6 +30,7 @@ mod quiet;
 mod session;
 pub mod shim;
 mod sites;
+mod small_file;
 mod store;
 mod warm;
 

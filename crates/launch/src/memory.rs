@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Bytes that can be used without swapping, as the kernel estimates (`MemAvailable`); `None` where /proc does not say.
+/// Bytes that can be used without swapping, as the kernel estimates (`MemAvailable`); `None` where
+/// /proc does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
     parse(&fs::read_to_string("/proc/meminfo").ok()?)
 }

@@ -1,12 +1,15 @@
-//! The worker that fetches groups: opens what the program will open, and reads ahead what it will touch.
+//! The thread that fetches groups: it opens what the program will open, and reads ahead what the
+//! program will touch.
 //!
-//! On a rotating disk: first all opens in the order of inode numbers, which is the order of the inode tables, by a few threads, then
-//! all extents in the order in which they lie on the disk. Elsewhere two threads side by side, one that opens in the order in which the
-//! program will, one that fetches extents in windows of first touches.
+//! On a rotating disk a few threads first open all files in the order of inode numbers, which is
+//! the order of the inode tables. Then all extents are fetched in the order in which they lie on
+//! the disk. On other disks two threads run side by side: one opens files in the order in which the
+//! program will, the other fetches extents in windows of first touches.
 //!
-//! "Fetching" is `posix_fadvise(WILLNEED)`: the kernel reads into the page cache and nobody waits for it. What lies on a mount
-//! of ours goes to that mount as a hint instead ([`Hints`]). The thread has a low disk priority, stops at a budget of
-//! bytes, and when memory runs short. Files that are not the ones that were learned are left out.
+//! "To fetch" is `posix_fadvise(WILLNEED)`: the kernel reads into the page cache and nobody waits
+//! for it. For files on a mount of ours, the mount gets a hint instead ([`Hints`]). The thread has
+//! a low disk priority. It stops at a budget of bytes, and when memory runs short. Files that are
+//! not the learned ones are left out.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -30,11 +33,12 @@ use crate::{memory, priority};
 /// Files held open between the open pass and the extents; beyond that they are opened again.
 const OPEN_FILES_MAX: usize = 512;
 
-/// Threads of the open pass on a rotating disk: each open waits for the disk, which chooses among them. Four gain two thirds of
-/// what more can.
+/// Threads of the open pass on a rotating disk: each open waits for the disk, which chooses among
+/// them. Four gain two thirds of what more can.
 const OPENERS: usize = 4;
 
-/// Names read of a directory: more than a search path has, and an end for a directory that never ends.
+/// Names read of a directory: more than a search path has, and an end for a directory that never
+/// ends.
 const NAMES_MAX: usize = 100_000;
 
 /// Memory that stays free of prefetched pages, bytes.
@@ -50,12 +54,14 @@ pub struct Settings {
     pub disk: DiskKind,
     /// Bytes to ask for at most, all groups together.
     pub budget_bytes: u64,
-    /// Bytes of a window of first touches, inside which extents are sorted by file; not for rotating disks.
+    /// Bytes of a window of first touches, inside which extents are sorted by file; not for
+    /// rotating disks.
     pub window_bytes: u64,
 }
 
 impl Settings {
-    /// For the disk of `program`: a budget of 512 MiB, or of a quarter of the free memory if that is less.
+    /// For the disk of `program`: a budget of 512 MiB, or of a quarter of the free memory if that
+    /// is less.
     pub fn of(program: &Path) -> Settings {
         let quarter = memory::available_bytes().map_or(u64::MAX, |bytes| bytes / 4);
         Settings {
@@ -81,9 +87,10 @@ pub struct Fetched {
     pub left_out: u64,
 }
 
-/// Where hints go that are no reads of a local disk.
+/// Takes hints for files that are not on a local disk.
 pub trait Hints: Send + Sync {
-    /// Tells the owner of `path` that these pages will be needed soon; `false` if it has none, and the disk is to be read.
+    /// Hints to the owner of `path` that these pages will be needed soon; `false` if it has none,
+    /// and the disk is to be read.
     fn hint(&self, path: &Path, pages: &[Range<u32>]) -> bool;
 }
 
@@ -102,7 +109,7 @@ impl Hints for NoHints {
 pub struct Job {
     /// Its position in the plan.
     pub group: usize,
-    /// Hears when all of the group is opened; the program may be held until then.
+    /// Dropped when all of the group is opened; the program may wait for it.
     pub opened: Option<Sender<()>>,
 }
 
@@ -144,13 +151,15 @@ impl Prefetcher {
         *lock(&self.shared.fetched)
     }
 
-    /// Ends the thread after what it is asking the kernel for right now, without waiting for that; what was fetched.
+    /// Ends the thread after what it is asking the kernel for right now, without waiting for that;
+    /// what was fetched.
     pub fn stop(self) -> Fetched {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.fetched()
     }
 
-    /// Waits until all groups sent so far are asked for. Senders given out by [`Prefetcher::jobs`] must be gone.
+    /// Waits until all groups sent so far are asked for. Senders given out by [`Prefetcher::jobs`]
+    /// must be gone.
     pub fn finish(self) -> Fetched {
         drop(self.jobs);
         let _ = self.thread.join();
@@ -193,7 +202,7 @@ impl Worker {
         let mut seen = HashSet::new();
         let wanted: Vec<u32> = group.opens.iter().copied().chain(extents).filter(|file| seen.insert(*file)).collect();
         let (files, places) = self.open_all(&order::opens_by_inode(&self.plan, &wanted));
-        // Whoever held the program may have given up.
+        // Starts a program that waits for it.
         drop(opened);
         let extents = order::physical(&group.extents, |file, offset| {
             let place = places.get(&file)?.iter().find(|place| offset < place.logical.saturating_add(place.length))?;
@@ -237,7 +246,7 @@ impl Worker {
                 let place = file.as_ref().and_then(|file| fiemap::extents(file).ok());
                 let (files, places) = &mut *lock(&found);
                 places.extend(place.map(|place| (*number, place)));
-                // Those beyond are opened again, from memory.
+                // Files beyond the limit are opened again, from memory.
                 if is_file && (file.is_none() || files.len() < OPEN_FILES_MAX) {
                     files.insert(*number, file);
                 }
@@ -257,8 +266,8 @@ impl Worker {
         found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file, which is the answer if it is the one that was learned; reads the names of a directory, or looks for what is
-    /// not there.
+    /// Opens a file, which is the answer if it is the one that was learned; reads the names of a
+    /// directory, or looks for what is not there.
     fn look(&self, number: u32) -> Option<File> {
         let file = self.plan.files.get(number as usize)?;
         self.count(|fetched| fetched.opens += 1);
@@ -316,7 +325,7 @@ impl Worker {
     /// Extents of one file.
     fn fetch_run(&self, number: u32, extents: &[GroupExtent], files: &mut Files) {
         if files.len() > OPEN_FILES_MAX {
-            // Those that have changed stay known.
+            // Changed files stay known.
             files.retain(|_, file| file.is_none());
         }
         let Some(file) = files.entry(number).or_insert_with(|| self.open(number)) else { return };

@@ -1,7 +1,7 @@
-//! Which program is meant, and which plan is its.
+//! Which program is meant, and which plan belongs to it.
 //!
-//! A plan belongs to a program file. An interpreter runs another program with each script, so what it is told to run belongs to
-//! the name of its plan too.
+//! A plan belongs to a program file. An interpreter runs another program with each script, so the
+//! name of its plan also depends on what it is told to run.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -28,16 +28,19 @@ const ARGUMENTS_MAX: usize = 64;
 /// A program as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file to execute, absolute; links are left as they are, because some programs look at their own name.
+    /// The file to execute, absolute; links are left as they are, because some programs look at
+    /// their own name.
     pub file: PathBuf,
     /// The same with links resolved.
     pub real: PathBuf,
-    /// What an interpreter is told to run: options and the script, module or text. Empty for other programs.
+    /// What an interpreter is told to run: options and the script, module or text. Empty for other
+    /// programs.
     pub script: Vec<OsString>,
 }
 
 impl Program {
-    /// Finds `command[0]` as execvp(3) would, but for shims of ours in PATH: what they start is meant.
+    /// Finds `command[0]` as execvp(3) would, but for shims of ours in PATH: what they start is
+    /// meant.
     ///
     /// # Errors
     /// There is no such program.
@@ -59,7 +62,8 @@ impl Program {
         Ok(Program { file, real, script })
     }
 
-    /// A program that runs already: `real` with these arguments (without its own name), in the folder.
+    /// A program that runs already: `real` with these arguments (without its own name), in the
+    /// folder.
     pub(crate) fn running(real: PathBuf, arguments: &[OsString], folder: &Path) -> Program {
         Program { script: script(&real, arguments, folder), file: real.clone(), real }
     }
@@ -76,7 +80,7 @@ impl Program {
         title.join(" ").replace(|letter: char| letter.is_control(), " ")
     }
 
-    /// What tells its plan from all others.
+    /// What names its plan.
     pub(crate) fn key(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.real.as_os_str().as_bytes());
@@ -150,7 +154,8 @@ mod tests {
             ("/usr/bin/bash", "", ""),
             ("/usr/bin/shellcheck", "a.sh", ""),
         ] {
-            // -I takes a folder for perl and ruby and nothing for python: then one word more or less names the plan.
+            // -I takes a folder for perl and ruby and nothing for python: then one word more or
+            // less names the plan.
             let found = script(Path::new(program), &words(arguments), Path::new(""));
             match expected.starts_with("-I") {
                 true => assert!(found.starts_with(&words(expected)), "{found:?}"),

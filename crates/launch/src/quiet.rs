@@ -1,8 +1,9 @@
-//! When a launch is over: the program ended, or rests.
+//! When a launch is over: the program has ended, or is at rest.
 //!
-//! A program rests when the processes of its tree used the processor for under a twentieth of [`REST`] and none of them waits for a
-//! disk. /proc tells both, for programs of other users too. The moment counted is where the rest began. This is what the
-//! books compare, so it need not be exact, only the same with and without a prefetch.
+//! A program is at rest when the processes of its tree use the processor for under a twentieth of
+//! [`REST`] and none of them waits for a disk. /proc has both numbers, for programs of other users
+//! too. The launch ends where the rest began. Launches with and without a prefetch are compared by
+//! this time, so it need not be exact, only the same for both.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A launch that is not over by then counts as long.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Waits until the tree below `root` rests or `ended` says something; how long that took since `began`.
+/// Waits until the tree below `root` rests or `ended` says something; how long that took since
+/// `began`.
 pub(crate) fn wait(root: u32, began: Instant, ended: &Receiver<()>) -> Duration {
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
     let rest_ticks = (REST.as_millis() as u64 * ticks_per_second / 1000 / 20).max(1);
@@ -65,7 +67,8 @@ fn processes() -> Vec<Process> {
     ids.filter_map(|id| parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)).collect()
 }
 
-/// Parses a line of /proc/PID/stat (proc_pid_stat(5)). The name stands in brackets and may hold anything.
+/// Parses a line of /proc/PID/stat (proc_pid_stat(5)). The name stands in brackets and may hold
+/// anything.
 fn parse(line: &str) -> Option<Process> {
     let (id, rest) = line.split_once(" (")?;
     let (_, rest) = rest.rsplit_once(") ")?;
@@ -82,7 +85,8 @@ fn parse(line: &str) -> Option<Process> {
 fn tree(root: u32, processes: &[Process]) -> Tree {
     let parents: HashMap<u32, u32> = processes.iter().map(|process| (process.id, process.parent)).collect();
     let is_below = |mut id: u32| {
-        // A tree of processes is not deeper than their number, even if /proc changed while it was read.
+        // A tree of processes is not deeper than their number, even if /proc changed while it was
+        // read.
         for _ in 0..=processes.len() {
             if id == root {
                 return true;

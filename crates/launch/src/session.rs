@@ -1,12 +1,14 @@
-//! One launch: decide, hold, start, follow, keep the books.
+//! One launch: decide, delay, start, follow, record what it took.
 //!
-//! What is decided before the program starts: is there a plan, do its books want it used, is anything of it cold. If there is
-//! something to do, the launcher becomes the program and a process aside does it ([`become_program`]); where somebody asks for a
-//! report, or the launcher cannot be split, the program is a child ([`launch`]). On a rotating disk the program is then held (at most
-//! [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it starts at once beside the prefetch. Later groups are
-//! fetched when their breakpoint is hit; after the last one the program runs free. Where there are no breakpoints, because the
-//! user or the kernel forbids them, the load of a library takes their place (`auditor`). Nothing of all this can make the launch
-//! fail: whatever goes wrong is a note in [`Outcome::notes`], and the program starts as if started plainly.
+//! Before the program starts, the launcher decides whether to prefetch: is there a plan, is the
+//! plan on, is anything of it cold? Then there are two ways. The launcher becomes the program, and
+//! a helper process does the work ([`become_program`]). Or the program is a child ([`launch`]), if
+//! somebody asks for a report or the launcher cannot be split. On a rotating disk the program then
+//! waits (at most [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it
+//! starts at once beside the prefetch. Later groups are fetched when their breakpoint is hit; after
+//! the last one the program runs untraced. Where the user or the kernel forbids breakpoints, the
+//! load of a library replaces them (`auditor`). No error makes the launch fail: it becomes a note
+//! in [`Outcome::notes`], and the program starts as if started plainly.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use host::Exit;
 use host::signals::{Passing, Signals};
-use probe::aside::{self, Origin, Side};
+use probe::helper::{self, Origin, Side};
 use probe::{Breakpoints, End, FileId, Hit, Observer, Site, StartError, Traced, Untraced};
 use profile::plan::LaunchPlan;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -33,7 +35,7 @@ use crate::sites::{followers, learned_file, trigger_sites};
 use crate::store::PlanStore;
 use crate::{DiskKind, Program, quiet};
 
-/// A held program starts at last after this, opened files or not: people notice longer.
+/// A program that waits for its files starts after this at the latest: people notice more.
 pub const HOLD_MAX: Duration = Duration::from_secs(2);
 
 /// A program to launch, and how.
@@ -42,21 +44,21 @@ pub struct Request {
     pub command: Vec<OsString>,
     /// Whose plan.
     pub program: Program,
-    /// Where plans lie; without a place for them the program starts plainly.
+    /// Where plans lie; without one the program starts plainly.
     pub store: Option<PlanStore>,
-    /// A plan from elsewhere instead; it has no books.
+    /// A plan from elsewhere instead; it has no history.
     pub plan: Option<LaunchPlan>,
     /// The kind of disk, if not to be asked for.
     pub disk: Option<DiskKind>,
     /// Bytes to prefetch at most, if not the default of [`Settings::of`].
     pub budget_bytes: Option<u64>,
-    /// Use the plan even if memory holds all, and whatever its books say.
+    /// Use the plan even if all is in memory, and whatever its history says.
     pub always: bool,
     /// Breakpoints for later groups.
     pub breakpoints: bool,
-    /// The library that carries a program past breakpoints if this process is killed.
+    /// The library that makes a program go on past breakpoints if this process is killed.
     pub preload: Option<PathBuf>,
-    /// The library that tells of loaded libraries, where there are no breakpoints.
+    /// The library that reports loads of libraries, where there are no breakpoints.
     pub auditor: Option<PathBuf>,
     /// Owners of files that are not local.
     pub hints: Arc<dyn Hints>,
@@ -75,7 +77,7 @@ pub struct Outcome {
     pub fetched: Fetched,
     /// Breakpoints and stops; why there were none; `None` if none were wanted.
     pub traced: Option<Result<Traced, Untraced>>,
-    /// Libraries that told of later groups; `None` unless they were listened for.
+    /// Libraries whose load started later groups; `None` if loads were not reported.
     pub libraries: Option<u32>,
     /// What did not go as it should, for the curious.
     pub notes: Vec<String>,
@@ -91,19 +93,19 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether nothing is to be done beside the program, and nothing to be known of how it goes: it may as well take the place of
-    /// this process.
+    /// Whether there is nothing to do beside the program, and nothing to measure: this process may
+    /// then execute the program.
     pub fn is_plain(&self) -> bool {
         matches!(self.mode, None | Some(Mode::Warm))
     }
 
-    /// Enters a plain start into the books: once the program has taken the place of this process nobody can.
+    /// Adds a plain start to the history, before this process executes the program.
     pub fn enter(&self, request: &Request) {
         enter(request, self.mode, Duration::ZERO, 0);
     }
 }
 
-/// Decides how to launch: is there a plan, do its books want it used, is anything of it cold.
+/// Decides how to launch: is there a plan, is it on, is anything of it cold?
 pub fn decide(request: &Request) -> Decision {
     let began = Instant::now();
     let mut notes = Vec::new();
@@ -130,29 +132,32 @@ pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, StartErr
     let prepared = Prepared::new(request, mode, plan.as_ref(), &mut notes);
     let prepared = Prepared { signals, ..prepared };
     let outcome = start(request, prepared, began, notes, |breakpoints, program, follower| {
-        // The clock hears of the end by that of its channel.
+        // The clock sees the end by that of its channel.
         breakpoints.launch(program, follower)
     })?;
     enter(request, outcome.mode, outcome.launch, outcome.fetched.bytes);
     Ok(outcome)
 }
 
-/// Launches as decided by becoming the program: its process is this one, and all work is done by a process aside
-/// ([`probe::aside`]), which ends when there is nothing more to do. Returns only if the program cannot be executed, or gives the
-/// decision back if this process cannot be split: then it can still be [launched](launch).
+/// Launches as decided by becoming the program: this process executes it, and a helper process
+/// ([`probe::helper`]) does all the work and ends when there is none left. Returns only if the
+/// program cannot be executed.
+///
+/// # Errors
+/// This process cannot be split. The decision comes back, and can still be [launched](launch).
 pub fn become_program(request: &Request, decision: Decision) -> Result<StartError, Decision> {
-    match aside::split() {
+    match helper::split() {
         Err(_) => Err(decision),
         Ok(Side::Program(waiter)) => Ok(waiter.become_program(probe::Program::new(request.command.clone()))),
         Ok(Side::Helper(origin)) => {
-            work_aside(request, decision, origin);
-            aside::end()
+            help(request, decision, origin);
+            helper::end()
         }
     }
 }
 
-/// The work of the process aside. Nobody hears of what fails: the program runs on in any case.
-fn work_aside(request: &Request, decision: Decision, origin: Origin) {
+/// The work of the helper process. Errors are reported to nobody: the program runs on in any case.
+fn help(request: &Request, decision: Decision, origin: Origin) {
     let Decision { began, mode, plan, mut notes } = decision;
     let prepared = Prepared::new(request, mode, plan.as_ref(), &mut notes);
     let listens = prepared.listener.is_some();
@@ -166,7 +171,7 @@ fn work_aside(request: &Request, decision: Decision, origin: Origin) {
             && !has_ended(end)
             && ((listens && untraced) || !rests())
         {}
-        // Nobody asks how the program ended.
+        // The exit is not used here.
         Ok(probe::Outcome { exit: Exit::Code(0), traced })
     });
     if let Ok(outcome) = outcome {
@@ -190,15 +195,15 @@ fn mode(request: &Request, plan: &LaunchPlan, history: &History) -> Mode {
     if request.always { Mode::With } else { history.mode(plan) }
 }
 
-/// A plan from elsewhere has no books.
+/// A plan from elsewhere has no history.
 fn enter(request: &Request, mode: Option<Mode>, launch: Duration, bytes: u64) {
     let (Some(mode), Some(store), None) = (mode, &request.store, &request.plan) else { return };
-    // A limit of file sizes is an error then, and not our end.
-    let held = Signals::block([libc::SIGXFSZ]);
-    // A full disk costs a line of the books.
+    // A limit of file sizes is then an error, and does not end this process.
+    let blocked = Signals::block([libc::SIGXFSZ]);
+    // A full disk costs an entry of the history.
     let _ = store.enter(&request.program, Launch::new(mode, launch, bytes));
-    if let Ok(held) = held {
-        held.restore();
+    if let Ok(blocked) = blocked {
+        blocked.restore();
     }
 }
 
@@ -209,16 +214,17 @@ struct Prepared {
     /// What is to be passed on.
     signals: Option<Signals>,
     prefetcher: Option<Prefetcher>,
-    /// Hears when the launch group is opened.
+    /// Hangs up when the launch group is opened.
     opened: Option<Receiver<()>>,
     sites: Vec<Site>,
     /// Groups by the number of their site.
     groups: BTreeMap<u32, Vec<usize>>,
-    /// Breakpoints are to tell, and libraries only if the kernel forbids them.
+    /// Breakpoints start later groups, and loads of libraries only if the kernel forbids
+    /// breakpoints.
     traces: bool,
     listener: Option<Listener>,
-    /// Groups that go with the launch only if there are no breakpoints.
-    unled: Vec<usize>,
+    /// Groups without a library, which go with the launch only if there are no breakpoints.
+    without_library: Vec<usize>,
 }
 
 impl Prepared {
@@ -248,9 +254,9 @@ impl Prepared {
             (true, None) => notes.push("no breakpoints: librunnel_trace.so is not beside this program".into()),
             (false, _) => {}
         }
-        let unled = (0..plan.groups.len()).filter(|group| plan.library_leader(*group) == 0);
-        let first: Vec<usize> = if self.traces { followers(plan, 0) } else { unled.clone().collect() };
-        self.unled = unled.filter(|group| !first.contains(group)).collect();
+        let without_library = (0..plan.groups.len()).filter(|group| plan.library_leader(*group) == 0);
+        let first: Vec<usize> = if self.traces { followers(plan, 0) } else { without_library.clone().collect() };
+        self.without_library = without_library.filter(|group| !first.contains(group)).collect();
         self.listen(request, plan, &first, &jobs, notes);
         for group in first {
             let opened = (group == 0 && hold).then(|| sender.clone());
@@ -285,9 +291,12 @@ impl Prepared {
         }
         let started = match &request.auditor {
             Some(auditor) => Listener::start(auditor, awaited, jobs.clone()),
-            None => return notes.push("libraries do not tell: librunnel_audit.so is not beside this program".into()),
+            None => {
+                return notes
+                    .push("loads of libraries are not reported: librunnel_audit.so is not beside this program".into());
+            }
         };
-        let failed = |error| notes.push(format!("libraries do not tell: {error}"));
+        let failed = |error| notes.push(format!("loads of libraries are not reported: {error}"));
         self.listener = started.map_err(failed).ok();
     }
 
@@ -303,14 +312,14 @@ impl Prepared {
     }
 }
 
-/// Tells the prefetcher what the program reached, and the clock when it started.
+/// Sends groups to the prefetcher as the program reaches them, and starts the clock.
 struct Follower {
     opened: Option<Receiver<()>>,
     jobs: Option<Sender<Job>>,
     groups: BTreeMap<u32, Vec<usize>>,
     /// Groups to fetch at once if there are no breakpoints.
-    unled: Vec<usize>,
-    /// Who wants to know which process it is.
+    without_library: Vec<usize>,
+    /// Get the number of the process.
     started: [Option<Sender<u32>>; 2],
     /// Waits until the launch is over.
     clock: Option<JoinHandle<()>>,
@@ -327,17 +336,17 @@ impl Follower {
 
 impl Observer for Follower {
     fn started(&mut self, pid: u32) {
-        // Held until all is opened: the sender is dropped then.
+        // Waits until all is opened: the sender is dropped then.
         if let Some(opened) = self.opened.take() {
             let _ = opened.recv_timeout(HOLD_MAX);
         }
-        for hears in self.started.iter().flatten() {
-            let _ = hears.send(pid);
+        for receiver in self.started.iter().flatten() {
+            let _ = receiver.send(pid);
         }
     }
 
     fn untraced(&mut self, _: &Untraced) {
-        self.send(&self.unled);
+        self.send(&self.without_library);
     }
 
     fn hit(&mut self, hit: Hit) {
@@ -356,10 +365,10 @@ fn start(
     mut notes: Vec<String>,
     run: impl FnOnce(&Breakpoints, &probe::Program, &mut Follower) -> Result<probe::Outcome, StartError>,
 ) -> Result<Outcome, StartError> {
-    let Prepared { mode, signals, prefetcher, opened, sites, groups, traces, listener, unled } = prepared;
+    let Prepared { mode, signals, prefetcher, opened, sites, groups, traces, listener, without_library } = prepared;
     let wanted = !sites.is_empty();
-    let (started, hears_start) = mpsc::channel();
-    let (ended, hears_end) = mpsc::channel::<()>();
+    let (started, start) = mpsc::channel();
+    let (ended, end) = mpsc::channel::<()>();
     let jobs = prefetcher.as_ref().map(Prefetcher::jobs);
     let passing = signals.and_then(|signals| signals.pass_on().ok());
     let to = passing.as_ref().map(Passing::to);
@@ -367,15 +376,16 @@ fn start(
     let clock = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
         let rested = Arc::clone(&rested);
         let watch = move || {
-            if let Ok(pid) = hears_start.recv() {
-                let launch = quiet::wait(pid, began, &hears_end);
+            if let Ok(pid) = start.recv() {
+                let launch = quiet::wait(pid, began, &end);
                 *rested.lock().unwrap_or_else(PoisonError::into_inner) = Some(launch);
             }
         };
         thread::Builder::new().name("launch-clock".into()).spawn(watch).ok()
     });
-    let mut follower = Follower { opened, jobs, groups, unled, started: [to, Some(started)], clock };
-    // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
+    let mut follower = Follower { opened, jobs, groups, without_library, started: [to, Some(started)], clock };
+    // Children that no breakpoint is meant for run free: they may be debuggers, or programs with
+    // privileges.
     let own = FileId::of(&request.program.real).ok();
     let children = sites.iter().any(|site| site.executable != own);
     let mut program = probe::Program::new(request.command.clone());
@@ -388,7 +398,7 @@ fn start(
     }
     if let Some(listener) = &listener {
         if program.would_lose_privileges() {
-            notes.push("libraries do not tell: the program gets privileges from its file".into());
+            notes.push("loads of libraries are not reported: the program gets privileges from its file".into());
         }
         for (name, value) in listener.variables() {
             program = if traces { program.variable_if(false, name, value) } else { program.variable(name, value) };

@@ -1,8 +1,8 @@
-//! Starting by plain name: a shim in `~/.local/bin` and a desktop entry in `~/.local/share/applications`, both of which start
-//! `runnel launch -- PROGRAM`.
+//! Starting by plain name: a shim in `~/.local/bin` and a desktop entry in
+//! `~/.local/share/applications`, both of which start `runnel launch -- PROGRAM`.
 //!
-//! Each file begins with a line that says it is ours. Only such files are replaced or taken away, so nothing of the user's is lost and
-//! uninstalling leaves no trace.
+//! Each file begins with a line that says it is ours. Only such files are replaced or removed, so
+//! the user loses nothing, and uninstalling leaves no trace.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -34,7 +34,8 @@ pub struct ShimFolders {
 }
 
 impl ShimFolders {
-    /// Those of the user: `~/.local/bin`, `$XDG_DATA_HOME/applications`, `$XDG_DATA_DIRS/applications`.
+    /// Those of the user: `~/.local/bin`, `$XDG_DATA_HOME/applications`,
+    /// `$XDG_DATA_DIRS/applications`.
     ///
     /// # Errors
     /// HOME is not set.
@@ -52,8 +53,8 @@ impl ShimFolders {
     }
 }
 
-/// Writes the shim of `program` (an absolute path) and, for each desktop entry that starts it, one that starts `runnel`
-/// (an absolute path) with it. The files written.
+/// Writes the shim of `program` (an absolute path) and, for each desktop entry that starts it, one
+/// that starts `runnel` (an absolute path) with it. The files written.
 ///
 /// # Errors
 /// A file in the way that is not ours; a folder that cannot be written to.
@@ -115,7 +116,7 @@ fn place(path: &Path, text: &str, mode: u32) -> Result<PathBuf, LaunchError> {
         let error = io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is not ours");
         return Err(LaunchError::io("replace", path)(error));
     }
-    crate::store::write(path, text.as_bytes())?;
+    crate::small_file::replace(path, text.as_bytes())?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(LaunchError::io("set the mode of", path))?;
     Ok(path.to_path_buf())
 }
@@ -137,7 +138,8 @@ fn entries_of(folders: &ShimFolders, program: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The program of an `Exec=` or `TryExec`-less line and what follows it; quotes are for names with spaces, which are left alone.
+/// The program of an `Exec=` or `TryExec`-less line and what follows it; quotes are for names with
+/// spaces, which are left alone.
 fn exec_of(line: &str) -> Option<(&str, &str)> {
     let command = line.strip_prefix("Exec=")?.trim_start();
     Some(command.split_once(' ').unwrap_or((command, "")))
@@ -150,7 +152,8 @@ fn is_program(first: &str, program: &Path) -> bool {
     }
 }
 
-/// The entry with each `Exec=` line of the program started by us. `DBusActivatable` goes: it would start the program without us.
+/// The entry with each `Exec=` line of the program started by us. `DBusActivatable` goes: it would
+/// start the program without us.
 fn started_by(text: &str, runnel: &Path, program: &Path) -> String {
     let mut entry = String::new();
     for line in text.lines().filter(|line| !line.starts_with("DBusActivatable=")) {
@@ -185,8 +188,9 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// In double quotes, as the Desktop Entry Specification wants it in `Exec=` lines: a backslash before the four characters that
-/// mean something there, and each backslash twice, because the file itself has escapes too.
+/// In double quotes, as the Desktop Entry Specification wants it in `Exec=` lines: a backslash
+/// before the four characters that mean something there, and each backslash twice, because the file
+/// itself has escapes too.
 fn quoted_in_entry(path: &Path) -> String {
     let mut quoted = String::from("\"");
     for letter in path.display().to_string().chars() {

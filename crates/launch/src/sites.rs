@@ -1,4 +1,4 @@
-//! Where the code lies that tells of later groups, and which groups go with which.
+//! The code that runs before later groups, and which groups go with which.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -38,8 +38,8 @@ pub(crate) fn trigger_sites(plan: &LaunchPlan) -> (Vec<TriggerSite>, Vec<usize>)
     (sites, changed)
 }
 
-/// Has the kernel read the code of all breakpoints, without waiting for it: whoever looks at it while groups are fetched would wait
-/// behind them, and come too late.
+/// Has the kernel read the code of all breakpoints, without waiting for it: whoever looks at it
+/// while groups are fetched would wait behind them, and come too late.
 pub(crate) fn announce(plan: &LaunchPlan) {
     for group in &plan.groups {
         let Trigger::Breakpoint(breakpoint) = &group.trigger else { continue };

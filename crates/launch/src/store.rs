@@ -1,27 +1,32 @@
-//! The user's plans: one folder with a plan and its books for each program.
+//! The user's plans: one folder with a plan and its history for each program.
 //!
-//! `NAME-KEY.plan` is the plan, `NAME-KEY.json` its books; KEY is the start of a hash of the program's path (and of
-//! what an interpreter runs), so two programs of one name do not meet. Files are replaced by rename, so a launch never sees half a one; two launches that end at once lose
-//! one line of the books, not the books.
+//! `NAME-KEY.plan` is the plan, `NAME-KEY.json` its history. KEY is the start of a hash of the
+//! program's path (and of what an interpreter runs), so two programs of one name have two plans.
+//! Files are replaced by rename, so a launch never sees half a file. Two launches that end at once
+//! lose one entry of the history, not the history.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use profile::plan::{self, LaunchPlan};
 
-use crate::{History, Launch, LaunchError, Program};
+use crate::{History, Launch, LaunchError, Program, small_file};
 
-/// Longest plan that is read, in bytes: a plan takes some 10 bytes an extent, the largest program seen has 30,000.
+/// Longest plan that is read, in bytes: a plan takes some 10 bytes an extent, the largest program
+/// seen has 30,000.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
-/// Longest books: 48 launches of 80 bytes, and room.
+/// Longest history: 48 launches of 80 bytes, and room.
 const HISTORY_BYTES_MAX: u64 = 64 << 10;
 
-/// Names looked at in a folder: some ten thousand programs, and an end for a folder that somebody fills.
+/// Traces kept of a program: more say little that three do not, and each takes some 100 KB.
+pub(crate) const TRACES_MAX: usize = 3;
+
+/// Names looked at in a folder: some ten thousand programs, and an end for a folder that somebody
+/// fills.
 const NAMES_MAX: usize = 1 << 16;
 
 /// A folder of plans.
@@ -37,12 +42,14 @@ pub struct Entry {
     pub path: PathBuf,
     /// The plan, or why it cannot be read.
     pub plan: Result<LaunchPlan, LaunchError>,
-    /// Its books; empty ones if there are none or they cannot be read: they cost a few comparisons, no data of the user.
+    /// Its history; empty if there is none or it cannot be read. A lost history costs a few
+    /// comparisons, no data of the user.
     pub history: History,
 }
 
 impl PlanStore {
-    /// The folder `given`, or `$XDG_CACHE_HOME/runnel/plans`, or `~/.cache/runnel/plans`. Nothing is made yet.
+    /// The folder `given`, or `$XDG_CACHE_HOME/runnel/plans`, or `~/.cache/runnel/plans`. Nothing
+    /// is made yet.
     ///
     /// # Errors
     /// Neither is known.
@@ -63,7 +70,7 @@ impl PlanStore {
         self.folder.join(file)
     }
 
-    /// The plan and the books of a program; `None` if it has no plan.
+    /// The plan and the history of a program; `None` if it has no plan.
     ///
     /// # Errors
     /// There is one that cannot be read.
@@ -73,46 +80,51 @@ impl PlanStore {
             Err(LaunchError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
-        // The key is a hash of the path, and whoever renames plans shall not launch another program's.
+        // The key is a hash of the path, and whoever renames plans shall not launch another
+        // program's.
         let fits = plan.program == program.real.as_os_str().as_bytes();
         Ok(fits.then(|| (plan, read_history(&path.with_extension("json")))))
     }
 
-    /// Keeps a plan. Books that are there stay, but for a verdict on an older plan: its launches go.
+    /// Keeps a plan. A history that is there stays, without the launches of the older plan.
     ///
     /// # Errors
     /// The folder cannot be made or written to.
     pub fn save(&self, program: &Program, plan: &LaunchPlan) -> Result<PathBuf, LaunchError> {
         let path = self.plan_path(program);
-        let books = path.with_extension("json");
-        let history = History { recent: Vec::new(), title: program.title(), ..read_history(&books) };
-        write(&path, &plan::encode(plan).map_err(|source| LaunchError::Plan { path: path.clone(), source })?)?;
+        let history = path.with_extension("json");
+        let history = History { recent: Vec::new(), title: program.title(), ..read_history(&history) };
+        small_file::replace(
+            &path,
+            &plan::encode(plan).map_err(|source| LaunchError::Plan { path: path.clone(), source })?,
+        )?;
         self.save_history(program, &history)?;
         Ok(path)
     }
 
-    /// Keeps the books of a program.
+    /// Keeps the history of a program.
     ///
     /// # Errors
     /// The folder cannot be made or written to.
     pub fn save_history(&self, program: &Program, history: &History) -> Result<(), LaunchError> {
         let path = self.plan_path(program).with_extension("json");
         let text = serde_json::to_vec(history).expect("numbers and names have a JSON form");
-        write(&path, &text)
+        small_file::replace(&path, &text)
     }
 
-    /// Takes plan and books of a program away; whether there was a plan.
+    /// Removes plan and history of a program; whether there was a plan.
     ///
     /// # Errors
-    /// They cannot be taken away.
+    /// They cannot be removed.
     pub fn forget(&self, program: &Program) -> Result<bool, LaunchError> {
         self.remove(&self.plan_path(program))
     }
 
-    /// Takes the plan in `path`, as [`PlanStore::list`] gave it, and its books away; whether there was one.
+    /// Removes the plan in `path`, as [`PlanStore::list`] gave it, and its history; whether there
+    /// was one.
     ///
     /// # Errors
-    /// They cannot be taken away.
+    /// They cannot be removed.
     pub fn remove(&self, path: &Path) -> Result<bool, LaunchError> {
         let removed = |path: PathBuf| match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -120,7 +132,7 @@ impl PlanStore {
             Err(error) => Err(LaunchError::io("remove", path)(error)),
         };
         removed(path.with_extension("json"))?;
-        for trace in crate::learn::traces_of(path) {
+        for trace in traces_of(path) {
             removed(trace)?;
         }
         removed(path.to_path_buf())
@@ -141,7 +153,8 @@ impl PlanStore {
         self.files("plan")
     }
 
-    /// Half-written files of processes that were killed. (In another process name space they may still run.)
+    /// Half-written files of processes that were killed. (In another process name space they may
+    /// still run.)
     ///
     /// # Errors
     /// The folder is there and cannot be read.
@@ -168,7 +181,8 @@ impl PlanStore {
         Ok(paths)
     }
 
-    /// Enters a launch into the books of a program, as they are now: another launch may have ended meanwhile.
+    /// Adds a launch to the history of a program as it is now: another launch may have ended
+    /// meanwhile.
     ///
     /// # Errors
     /// There is no plan any more, or the folder cannot be written to.
@@ -189,44 +203,17 @@ impl PlanStore {
 /// # Errors
 /// It cannot be read, is too long, or is no plan.
 pub fn read_plan(path: &Path) -> Result<LaunchPlan, LaunchError> {
-    let bytes = read(path, PLAN_BYTES_MAX).map_err(LaunchError::io("read", path))?;
+    let bytes = small_file::read(path, PLAN_BYTES_MAX).map_err(LaunchError::io("read", path))?;
     plan::decode(&bytes, &plan::Limits::default())
         .map_err(|source| LaunchError::Plan { path: path.to_path_buf(), source })
 }
 
 fn read_history(path: &Path) -> History {
-    let bytes = read(path, HISTORY_BYTES_MAX).unwrap_or_default();
+    let bytes = small_file::read(path, HISTORY_BYTES_MAX).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    host::file::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("over {bytes_max} bytes"))),
-        false => Ok(bytes),
-    }
-}
-
-/// Replaces a file as a whole; others cannot read it, since it tells what its owner runs.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    static WRITTEN: AtomicU32 = AtomicU32::new(0);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(LaunchError::io("make", folder))?;
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.{}.part", std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed)));
-    let part = PathBuf::from(part);
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&part)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_data()))
-        .and_then(|()| fs::rename(&part, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&part);
-        LaunchError::io("write", path)(error)
-    })
+/// Where the traces of a plan lie.
+pub(crate) fn traces_of(plan: &Path) -> Vec<PathBuf> {
+    (0..TRACES_MAX).map(|number| plan.with_extension(format!("{number}.trace"))).collect()
 }

@@ -1,8 +1,8 @@
-//! Whether what a group would fetch is in memory already.
+//! Whether the pages that a group would fetch are in memory already.
 //!
-//! A few pages are asked for with `RWF_NOWAIT`, which reads what is in the page cache and else fails at once. Unlike
-//! mincore(2) and cachestat(2) it tells the truth about files of other users. A page that is missing may make the kernel read
-//! ahead: it is one that is wanted anyway.
+//! A few pages are read with `RWF_NOWAIT`, which reads from the page cache and else fails at once.
+//! Unlike mincore(2) and cachestat(2) it is right for files of other users. A missing page may make
+//! the kernel read ahead: this is harmless, since the page is wanted anyway.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -16,7 +16,8 @@ use crate::files;
 /// Pages asked for: enough to tell 80 from 95 %, at about a microsecond each.
 const SAMPLES: u64 = 32;
 
-/// Cold pages after which the rest is not asked for if no more were warm: on a cold disk each question costs a seek.
+/// Cold pages after which the rest is not asked for if no more were warm: on a cold disk each
+/// question costs a seek.
 const COLD_ENOUGH: usize = 3;
 
 /// What a sample of pages says.
@@ -29,8 +30,9 @@ pub struct Warmth {
 }
 
 impl Warmth {
-    /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one page in five is cold. Plans hold
-    /// holes between touched pages, and these need not be in memory when the program runs warm.
+    /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one
+    /// page in five is cold. Plans hold holes between touched pages, and these need not be in
+    /// memory when the program runs warm.
     pub fn is_warm(&self) -> bool {
         self.cold * 5 < self.warm + self.cold || self.warm + self.cold == 0
     }
@@ -61,7 +63,8 @@ pub fn warmth(plan: &LaunchPlan, group: &Group) -> Warmth {
             match is_in_memory(file, page * PAGE_BYTES as u64) {
                 Ok(true) => found.warm += 1,
                 Ok(false) => found.cold += 1,
-                // A file system that cannot say (procfs, some in memory) is not asked again about this file.
+                // A file system that cannot say (procfs, some in memory) is not asked again about
+                // this file.
                 Err(_) => {
                     unknown = true;
                     open = Some((extent.file, None));
@@ -73,7 +76,7 @@ pub fn warmth(plan: &LaunchPlan, group: &Group) -> Warmth {
         }
         until -= u64::from(extent.pages);
     }
-    // Where nobody can say, a prefetch costs little and may save much.
+    // If that is unknown, a prefetch costs little and may save much.
     if unknown && found == Warmth::default() { Warmth { warm: 0, cold: COLD_ENOUGH } } else { found }
 }
 

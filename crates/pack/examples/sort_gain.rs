@@ -1,11 +1,12 @@
-//! Measures what sorting gains on a tree: payload bytes after compression, blocks per file, and CPU seconds.
+//! Measures what sorting gains on a tree: payload bytes after compression, blocks per file, and CPU
+//! seconds.
 //!
-//! `cargo run --release -p runnel-pack --example sort_gain -- TREE [--block 64k,128k] [--level 19] [--method all]
-//! [--locality 0,100] [--codec zstd] [--filter] [--cut] [--merge eh+rela,sym+str] [--list]`; `--features metis` adds the
-//! baseline.
+//! `cargo run --release -p runnel-pack --example sort_gain -- TREE [--block 64k,128k] [--level 19]
+//! [--method all] [--locality 0,100] [--codec zstd] [--filter] [--cut] [--merge eh+rela,sym+str]
+//! [--list]`; `--features metis` adds the baseline.
 //!
-//! Reads the tree in path order, cuts it into chunks of 4 KiB, keeps each distinct one once, classifies them simply,
-//! sorts, fills blocks, and compresses every block. Nothing is written.
+//! Reads the tree in path order, cuts it into chunks of 4 KiB, keeps each distinct one once,
+//! classifies them simply, sorts, fills blocks, and compresses every block. Nothing is written.
 
 #[allow(dead_code, reason = "the tool calls a part of it")]
 #[path = "../src/sort/mod.rs"]
@@ -280,8 +281,8 @@ fn walk(directory: &Path, seen: &mut HashSet<(u64, u64)>, paths: &mut Vec<PathBu
     }
 }
 
-/// The chunks of a file with their kinds. Pages of ELF files have the kind of the section that covers most of them;
-/// with `cut`, they are cut where the kind changes.
+/// The chunks of a file with their kinds. Pages of ELF files have the kind of the section that
+/// covers most of them; with `cut`, they are cut where the kind changes.
 fn pieces(bytes: &[u8], cut: bool) -> Vec<(std::ops::Range<usize>, u8)> {
     let pages = (0..bytes.len()).step_by(CHUNK_BYTES).map(|start| start..bytes.len().min(start + CHUNK_BYTES));
     let Some(sections) = sections(bytes) else {
@@ -322,7 +323,8 @@ fn pieces(bytes: &[u8], cut: bool) -> Vec<(std::ops::Range<usize>, u8)> {
     pieces
 }
 
-/// Sections of a 64-bit little-endian ELF file in the order of their offsets, or `None` for other files.
+/// Sections of a 64-bit little-endian ELF file in the order of their offsets, or `None` for other
+/// files.
 fn sections(bytes: &[u8]) -> Option<Vec<(std::ops::Range<usize>, u8)>> {
     if !bytes.starts_with(b"\x7fELF\x02\x01") {
         return None;

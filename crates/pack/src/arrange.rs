@@ -1,4 +1,5 @@
-//! Which chunks share a block: the groups, their heat and the sorter put together, each as far as the options ask.
+//! Which chunks share a block: combines the groups, their heat and the sorter, as far as the
+//! options ask.
 
 use image::Filter;
 
@@ -13,14 +14,15 @@ use crate::survey::Survey;
 pub(crate) struct Arrangement {
     /// For each block its chunks, by number, in the order in which they lie in it.
     pub(crate) blocks: Vec<Vec<u32>>,
-    /// For each block the group of its first chunk. Heat and filter are the same for all chunks of a block; the kind may
-    /// differ where rests of groups were joined, and any serves them alike.
+    /// For each block the group of its first chunk. Heat and filter are the same for all chunks of
+    /// a block; the kind may differ where rests of groups were joined, and any serves them alike.
     pub(crate) groups: Vec<Group>,
     /// The first so many blocks are hot.
     pub(crate) hot_blocks: u32,
 }
 
-/// Arranges all chunks. `sorted` is told the number of chunks each time some are done. Runs on the current pool.
+/// Arranges all chunks. `sorted` gets the number of chunks each time some are done. Runs on the
+/// current pool.
 pub(crate) fn arrange(
     survey: &Survey,
     options: &Options,
@@ -61,7 +63,8 @@ pub(crate) fn arrange(
     Arrangement { groups: blocks.iter().map(first).collect(), blocks, hot_blocks }
 }
 
-/// The group of all chunks of files that are kept as their text. They are sorted as files, by their texts.
+/// The group of all chunks of files that are kept as their text. They are sorted as files, by their
+/// texts.
 const STREAM: Group = Group::new(Kind::Dense, Filter::Deflate);
 
 /// Blocks of files that are kept as their text, as chunks.

@@ -1,7 +1,8 @@
-//! Deduplication: each distinct chunk is kept once, in the order of first use; files become runs of chunk numbers.
+//! Deduplication: each distinct chunk is kept once, in the order of first use; files become runs of
+//! chunk numbers.
 //!
-//! Chunks are compared by their whole BLAKE3 hash. A chunk of zeros is no chunk but a hole: readers produce zeros for
-//! free, whether or not the source file was sparse there.
+//! Chunks are compared by their whole BLAKE3 hash. A chunk of zeros is no chunk but a hole: readers
+//! produce zeros for free, whether or not the source file was sparse there.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

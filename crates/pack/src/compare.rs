@@ -1,10 +1,10 @@
-//! Comparing two directory trees, attributes and all: the oracle of the round-trip tests, of the mount and of anyone
-//! who wants to know whether an image holds what it was made from.
+//! Compares two directory trees, attributes and all: the oracle of the round-trip tests, of the
+//! mount and of anyone who wants to know whether an image holds what it was made from.
 //!
-//! Both trees are walked by name in byte order without following symlinks. Files are compared byte by byte, but
-//! stretches that are holes on both sides are not read, so sparse files are cheap. Hard links are compared as groups:
-//! which paths share an inode, not which number it has. Not compared: access and change times, inode numbers, sizes of
-//! directories, and how much disk space anything takes.
+//! Both trees are walked by name in byte order without following symlinks. Files are compared byte
+//! by byte, but stretches that are holes on both sides are not read, so sparse files are cheap.
+//! Hard links are compared as groups: which paths share an inode, not which number it has. Not
+//! compared: access and change times, inode numbers, sizes of directories, and disk space.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::content::next_data;
-use crate::list::printable;
+use crate::error::printable;
 use crate::xattrs;
 
 /// Bytes compared at a time.
@@ -290,7 +290,8 @@ impl Comparing<'_> {
     }
 }
 
-/// A range at the front of what either side has as data: the earlier start, and an end that is safe for both.
+/// A range at the front of what either side has as data: the earlier start, and an end that is safe
+/// for both.
 fn union(data: &[Option<Range<u64>>; 2]) -> Option<Range<u64>> {
     match data {
         [Some(one), Some(other)] => {

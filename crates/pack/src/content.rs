@@ -1,8 +1,9 @@
 //! Where the bytes of a file are, and reading them.
 //!
-//! Three places: a file on disk that is opened when its turn comes, a stretch (or several, for a sparse file) of an
-//! archive or of the temporary file beside it, or nowhere, for an empty or all-zero file. Readers ask for the next
-//! range that holds data and skip the rest, so that a sparse file of terabytes costs what its data costs.
+//! There are three kinds: a file on disk that is opened when its turn comes; a stretch (or several,
+//! for a sparse file) of an archive or of the temporary file beside it; or nothing, for an empty or
+//! all-zero file. Readers ask for the next range that holds data and skip the rest, so that a
+//! sparse file of terabytes costs what its data costs.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::PackError;
-use crate::tree::Time;
+use crate::time::Time;
 
 /// Files up to this many bytes are read whole: asking for their holes costs more than reading them.
 const ASK_FOR_HOLES_BYTES: u64 = 128 << 10;
@@ -85,7 +86,8 @@ impl Content {
     }
 }
 
-/// Opens a regular file for reading; a symlink or fifo that took its place is not followed or waited for.
+/// Opens a regular file for reading; a symlink or fifo that took its place is not followed or
+/// waited for.
 pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
     File::options().read(true).custom_flags(flags.bits() as i32).open(path)
@@ -104,7 +106,8 @@ impl OpenContent<'_> {
         Err(PackError::Changed { path: about.path.clone() })
     }
 
-    /// The first range at or after `from`, within the `size` bytes of the content, that may hold other bytes than zero.
+    /// The first range at or after `from`, within the `size` bytes of the content, that may hold
+    /// other bytes than zero.
     pub(crate) fn next_data(&self, from: u64, size: u64) -> Result<Option<Range<u64>>, PackError> {
         if from >= size {
             return Ok(None);
@@ -143,7 +146,8 @@ impl OpenContent<'_> {
     }
 }
 
-/// The next data of a file on disk, asked from the file system. One that knows no holes has only data.
+/// The next data of a file on disk, asked from the file system. One that knows no holes has only
+/// data.
 pub(crate) fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u64>>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
         Ok(start) => start,

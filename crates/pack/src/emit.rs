@@ -1,7 +1,9 @@
-//! The second pass: makes the blocks. Gathers the chunks of each, filters them, compresses, and writes in order.
+//! The second pass, which makes the blocks: gathers the chunks of each, filters them, compresses,
+//! and writes in order.
 //!
-//! Many blocks are made at once and their order kept, so the result does not depend on the number of threads. Memory:
-//! the raw and the compressed bytes of eight blocks a thread, and what the codec needs a thread.
+//! Many blocks are made at once and their order kept, so the result does not depend on the number
+//! of threads. Memory: the raw and the compressed bytes of eight blocks a thread, and what the
+//! codec needs a thread.
 
 use codec::filter;
 use image::{BlockRecord, ChunkRecord, Codec, Filter};
@@ -28,7 +30,7 @@ pub(crate) struct Emitter<'a> {
     pub(crate) dictionaries: &'a Dictionaries,
 }
 
-/// Where everything went.
+/// The blocks that were written, and the positions of the chunks.
 pub(crate) struct Emitted {
     pub(crate) blocks: Vec<BlockRecord>,
     /// By chunk number.
@@ -119,7 +121,8 @@ impl Emitter<'_> {
         Ok(made(stored, BlockRecord { codec, filter, dictionary, raw_bytes, ..EMPTY }))
     }
 
-    /// A block of files that are kept as their text; an ordinary one if that is not smaller or does not come out.
+    /// A block of files that are kept as their text; an ordinary one if that is not smaller or does
+    /// not come out.
     fn make_expanded(&self, chunks: &[u32], mut raw: Vec<u8>) -> Result<Made, PackError> {
         self.raw(chunks, Filter::None, &mut raw)?;
         let (codec, level) = (self.options.codec, self.options.effective_level());

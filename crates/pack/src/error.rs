@@ -1,10 +1,9 @@
-//! The one error type of this crate. Each value names the thing it is about; the command line adds hints.
+//! The one error type of this crate. Each value names the thing it is about; the command line adds
+//! hints.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-use crate::list::printable;
 
 /// Why packing, extracting or reading an image's files failed.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +89,8 @@ pub enum PackError {
         /// What is possible.
         expected: String,
     },
-    /// The file system of the output is full; the temporary file is removed and an old output untouched.
+    /// The file system of the output is full; the temporary file is removed and an old output
+    /// untouched.
     #[error("no space left for {}; the unfinished file was removed", shown(path))]
     DiskFull {
         /// The output.
@@ -104,7 +104,8 @@ pub enum PackError {
         /// The failure.
         source: io::Error,
     },
-    /// The temporary file that holds the contents of a compressed or piped archive could not be written.
+    /// The temporary file that holds the contents of a compressed or piped archive could not be
+    /// written.
     #[error("cannot write temporary data to {}: {source}", shown(directory))]
     Spool {
         /// The directory of the temporary file.
@@ -187,4 +188,9 @@ impl PackError {
 /// A path as one line: names in it may come from an archive or an image.
 fn shown(path: &Path) -> String {
     printable(path.as_os_str().as_bytes())
+}
+
+/// Text of others as one line.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    units::printable_line(bytes).into_owned()
 }

@@ -1,4 +1,5 @@
-//! What each stage saves: the blocks made again, once for each stage that is switched on, and only counted.
+//! What each stage saves: makes the blocks again, once for each stage that is switched on, and only
+//! counts their bytes.
 //!
 //! Costs one compression of everything for each line, so it happens only when asked for.
 

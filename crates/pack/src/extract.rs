@@ -1,10 +1,11 @@
-//! Writing the files of an image to a directory.
+//! Writes the files of an image to a directory.
 //!
-//! The directory must be empty or not there: so nothing is overwritten, and the only symlinks in it are those of the
-//! image, which are never followed (every directory is opened component by component with O_NOFOLLOW, every file
-//! created with O_EXCL). While files are being written all directories are closed to other users; attributes of
-//! directories come last, deepest first. What an ordinary user may not restore (owners, devices, some attributes) is
-//! left out with a note.
+//! The directory must be empty or missing. So nothing is overwritten, and the only symlinks in it
+//! are those of the image, which are never followed: every directory is opened component by
+//! component with O_NOFOLLOW, every file created with O_EXCL. While files are being written all
+//! directories are closed to other users; attributes of directories come last, deepest first.
+//! Attributes that an ordinary user may not restore (owners, devices, some others) are left out
+//! with a note.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use units::InodeId;
 
-use crate::list::printable;
+use crate::error::printable;
 use crate::notes::Notes;
 use crate::reader::{BlockReader, Part};
 use crate::{PackError, Phase, Progress};
@@ -37,7 +38,8 @@ const PRIVATE_DIRECTORY: Mode = Mode::from_raw_mode(0o700);
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 
-/// The user or group number that means "leave as it is" to the kernel, so it cannot be given to a file.
+/// The user or group number that means "leave as it is" to the kernel, so it cannot be given to a
+/// file.
 const NO_OWNER: u32 = u32::MAX;
 
 /// How to extract.
@@ -70,8 +72,9 @@ pub struct ExtractReport {
 /// Extracts all files of an image into the directory `target`, which is made if it is not there.
 ///
 /// # Errors
-/// The target holds something, a file cannot be written, or the image is damaged ([`PackError::Incomplete`]). What was written until then stays, but for the
-/// file that failed; directories have not got their attributes.
+/// The target holds something, a file cannot be written, or the image is damaged
+/// ([`PackError::Incomplete`]). What was written until then stays, but for the file that failed;
+/// directories have not got their attributes.
 pub fn extract(
     metadata: &Metadata,
     source: &dyn ReadAt,
@@ -143,7 +146,8 @@ fn open_target(target: &Path) -> Result<OwnedFd, PackError> {
 impl Extraction<'_> {
     fn all(&mut self) -> Result<(), PackError> {
         let top = Names::default();
-        // Directories in the order they were made: parents before children, so the reverse closes them bottom-up.
+        // Directories in the order they were made: parents before children, so the reverse closes
+        // them bottom-up.
         let mut made: Vec<(InodeId, Names)> = Vec::new();
         let mut pending = vec![(InodeId::ROOT, top)];
         while let Some((directory, names)) = pending.pop() {
@@ -255,7 +259,8 @@ impl Extraction<'_> {
         self.attributes_of_name(directory, name, inode)
     }
 
-    /// Attributes of an open file or directory. Owner first: changing it clears set-user-id bits and capabilities.
+    /// Attributes of an open file or directory. Owner first: changing it clears set-user-id bits
+    /// and capabilities.
     fn attributes_of_open(&mut self, file: impl AsFd, inode: &Inode) -> Result<(), Errno> {
         if self.options.owners {
             fchown(&file, uid(inode), gid(inode))?;
@@ -274,7 +279,8 @@ impl Extraction<'_> {
             chownat(directory, name, uid(inode), gid(inode), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         for (key, value) in self.metadata.xattrs(inode.id()) {
-            // There is no call for attributes by directory and name; the path leads through the open directory.
+            // There is no call for attributes by directory and name; the path leads through the
+            // open directory.
             let path = [format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(), name].concat();
             let set = lsetxattr(path.as_slice(), key, value, XattrFlags::empty());
             self.note_xattr(inode, key, set)?;

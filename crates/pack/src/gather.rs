@@ -1,7 +1,8 @@
-//! The second look at the source: reads chunks again when their block is made.
+//! The second read of the source: reads chunks again when their block is made.
 //!
-//! The first pass kept a hash of every chunk and no data, so memory stays small whatever the tree. What is read here is
-//! compared with that hash: a file that changed in between is an error, never an image that differs from its source.
+//! The first pass kept a hash of every chunk and no data, so memory stays small whatever the tree.
+//! Each chunk is compared with that hash: a file that changed in between is an error, never an
+//! image that differs from its source.
 
 use crate::PackError;
 use crate::chunks::{self, Chunk};

@@ -1,8 +1,9 @@
-//! The data grouper: what kind of data a chunk holds, so that like lies with like.
+//! The data grouper: finds the kind of data of a chunk, so that like data lies together.
 //!
-//! ELF files are told apart section by section, and a chunk counts as what most of its bytes are. All else is judged by
-//! the bytes of the chunk itself: text, data that is dense already (compressed, encrypted), or other binary data. After
-//! RubikFS's groups (Huang et al., FAST '26), with its ELF groups divided further.
+//! ELF files are divided section by section, and a chunk counts as what most of its bytes are. In
+//! all other files the bytes of the chunk itself decide: text, dense data (compressed, encrypted),
+//! or other binary data. After RubikFS's groups (Huang et al., FAST '26), with its ELF groups
+//! divided further.
 
 use std::io;
 
@@ -29,7 +30,8 @@ pub(crate) enum Kind {
     ExceptionIndex = 10,
 }
 
-/// What may share a block: kind in the low byte; filter, and in the highest bit whether it is hot, in the high byte.
+/// What may share a block: kind in the low byte; filter, and in the highest bit whether it is hot,
+/// in the high byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group(pub(crate) u16);
 
@@ -71,7 +73,7 @@ impl Group {
     }
 }
 
-/// What a file is, as far as its chunks cannot tell.
+/// What a file is, as far as its chunks do not show it.
 #[derive(Debug)]
 pub(crate) enum FileKind {
     Elf(Parts, Filter),
@@ -85,8 +87,8 @@ const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
 
 impl FileKind {
-    /// Looks at the headers of a file of `size` bytes. One that cannot be understood is [`FileKind::Other`]; one that
-    /// cannot be read will show that when its data is read.
+    /// Looks at the headers of a file of `size` bytes. One that cannot be understood is
+    /// [`FileKind::Other`]; one that cannot be read will show that when its data is read.
     pub(crate) fn of(content: &OpenContent<'_>, size: u64) -> FileKind {
         let Ok(parts) = Parts::parse(&Sized { content, size }) else { return FileKind::Other };
         let filter = match parts.machine.0 {
@@ -158,8 +160,8 @@ fn judge(bytes: &[u8]) -> Kind {
     if counts[0] == 0 && control as usize * CONTROL_SHARE <= bytes.len() { Kind::Text } else { Kind::Binary }
 }
 
-/// Whether byte values come about as often as in noise. The sum of the squared counts of n random bytes is about
-/// n + n²/256; that of anything a codec can shorten by an eighth is well above.
+/// Whether byte values come about as often as in noise. The sum of the squared counts of n random
+/// bytes is about n + n²/256; that of anything a codec can shorten by an eighth is well above.
 fn is_dense(counts: &[u32; 256], bytes: u64) -> bool {
     let squares: u64 = counts.iter().map(|count| u64::from(*count).pow(2)).sum();
     squares * 100 <= 118 * (bytes + bytes * bytes / 256)

@@ -1,8 +1,9 @@
-//! The hotness grouper: which pages of the tree programs read when they start, from traces.
+//! The hotness grouper: finds in traces which pages of the tree programs read when they start.
 //!
-//! Hot chunks lie apart from cold ones and before them, so that a start reads one sequential run instead of many blocks
-//! in which most is not needed. A trace names pages by path; what the tree does not have, or has in another size, counts
-//! as another file: the packer says how much of a trace it could use, and refuses one that is of another tree.
+//! Hot chunks lie apart from cold ones and before them, so that a start reads one sequential run
+//! instead of many blocks of which most is not needed. A trace names pages by path. A file that the
+//! tree does not have, or has in another size, counts as another file: the packer says how much of
+//! a trace it could use, and refuses a trace of another tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 

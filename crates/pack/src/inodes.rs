@@ -1,4 +1,5 @@
-//! From the tree to the records of the image: numbers for inodes, entries, and the list of files to read.
+//! Makes the records of the image from the tree: numbers for inodes, entries, and the list of files
+//! to read.
 
 use std::path::PathBuf;
 
@@ -29,8 +30,8 @@ pub(crate) struct Inodes<'a> {
     pub(crate) numbers: Vec<Option<InodeId>>,
 }
 
-/// Numbers the inodes in the order of [`Tree::walk`]: the files of a directory lie together, directories after their
-/// parents.
+/// Numbers the inodes in the order of [`Tree::walk`]: the files of a directory lie together,
+/// directories after their parents.
 pub(crate) fn number(tree: &Tree, params: BuilderParams) -> Result<Inodes<'_>, PackError> {
     let mut found =
         Inodes { builder: Builder::new(params), files: Vec::new(), bytes: 0, count: 0, numbers: Vec::new() };

@@ -1,23 +1,24 @@
-//! From a tree of files to an image, and back.
+//! Packs a tree of files into an image, and extracts it again.
 //!
-//! [`pack`] lists a [`Source`] (directory, tar, container image, closure of a program) into a tree and packs it after
-//! RubikFS (Huang et al., FAST '26), a stage to a module:
+//! [`pack`] lists a [`Source`] (directory, tar, container image, closure of a program) into a tree
+//! and packs it after RubikFS (Huang et al., FAST '26), a stage to a module:
 //!
 //! ```text
 //! tree -> survey (read, hash, deduplicate; group: what kind of data; hot: what traces show)
-//!      -> arrange (sort: which chunks share a block) -> dictionary -> emit (gather, filter, compress) -> image
+//!      -> arrange (sort: which chunks share a block) -> dictionary
+//!      -> emit (gather, filter, compress) -> image
 //! ```
 //!
-//! The survey keeps no data, so each file is read twice; a hash tells if it changed in between. The image is written
-//! beside its final name until it is complete. All stages run on all threads; the result depends on the tree and the
-//! options alone. [`extract`], [`cat`] and [`list`] are the way back.
+//! The survey keeps no data, so each file is read twice; a hash shows if it changed in between. The
+//! image is written beside its final name until it is complete. All stages run on all threads; the
+//! result depends on the tree and the options alone. [`extract`], [`cat`] and [`list`] read an
+//! image.
 //!
-//! Memory of [`pack`]: about 200 bytes and the name for each file, 150 bytes and 4 bytes a shingle for each distinct
-//! chunk while they are sorted, and eight blocks a thread. Of [`extract`]: the image's metadata and 32 MiB of decoded
-//! blocks.
+//! Memory of [`pack`]: about 200 bytes and the name for each file, 150 bytes and 4 bytes a shingle
+//! for each distinct chunk while they are sorted, and eight blocks a thread. Of [`extract`]: the
+//! image's metadata and 32 MiB of decoded blocks.
 //!
-//! This crate opens files and knows no network; the format itself is the crate `image`. Called by `cli`, `bench`, and by
-//! the tests of `mount`, which compare a mounted tree with its source by [`compare`](mod@compare).
+//! This crate opens files and knows no network; the format itself is the crate `image`.
 
 mod arrange;
 mod chunks;
@@ -48,6 +49,7 @@ mod sort;
 mod source;
 mod spool;
 mod survey;
+mod time;
 mod tree;
 mod xattrs;
 

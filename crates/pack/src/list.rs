@@ -1,4 +1,4 @@
-//! Looking into an image: `ls` and `cat`.
+//! Lists and reads files of an image: `ls` and `cat`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,6 +7,7 @@ use image::{Inode, Kind, Metadata, ReadAt, device_parts};
 use units::InodeId;
 
 use crate::PackError;
+use crate::error::printable;
 use crate::reader::{BlockReader, Part};
 
 /// Zeros written at a time for a hole.
@@ -23,8 +24,8 @@ pub struct Listing {
     pub target: Option<Vec<u8>>,
 }
 
-/// Calls `visit` with what lies at `path` (not followed if it is a symlink), or if that is a directory with all it
-/// holds, in byte order; with `recursive`, with all that lies below.
+/// Calls `visit` with what lies at `path` (not followed if it is a symlink), or if that is a
+/// directory with all it holds, in byte order; with `recursive`, with all that lies below.
 ///
 /// # Errors
 /// There is no such path, or the error of `visit`.
@@ -60,8 +61,9 @@ fn children(metadata: &Metadata, directory: InodeId, path: &[u8]) -> Vec<(InodeI
     metadata.entries(directory).rev().map(|entry| (entry.inode, [base, b"/", entry.name].concat())).collect()
 }
 
-/// Writes one line: with `long` like `ls -l`, with numeric owners and the time in UTC; else the path alone. Bytes that
-/// a terminal should not see, and those that are not UTF-8, are written as `\xNN`.
+/// Writes one line: with `long` like `ls -l`, with numeric owners and the time in UTC; else the
+/// path alone. Bytes that a terminal should not see, and those that are not UTF-8, are written as
+/// `\xNN`.
 ///
 /// # Errors
 /// `out` fails.
@@ -121,11 +123,6 @@ pub fn cat(metadata: &Metadata, source: &dyn ReadAt, path: &[u8], out: &mut dyn 
 
 fn missing(path: &[u8]) -> PackError {
     PackError::ImagePath { path: printable(path), problem: "no such file or directory" }
-}
-
-/// Text of others as one line.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    units::printable_line(bytes).into_owned()
 }
 
 /// The nine letters of `ls -l`.

@@ -1,13 +1,14 @@
-//! Running out of memory as an error instead of an abort: before a phase, its memory is asked for once in one piece and
-//! given back. Nothing of it is touched, so it costs nothing.
+//! Turns lack of memory into an error instead of an abort: before a phase, its memory is allocated
+//! once in one piece and freed. Nothing of it is touched, so it costs nothing.
 //!
-//! This finds a limit of the process (`ulimit -v`) and a machine that does not overcommit. A limit on resident memory
-//! (cgroups) cannot be seen this way; the kernel ends the process there.
+//! This finds a limit of the process (`ulimit -v`) and a machine that does not overcommit. It does
+//! not see a limit on resident memory (cgroups); the kernel ends the process there.
 
 use crate::sort::Features;
 use crate::{Options, PackError};
 
-/// Bytes of a batch of the survey and of what describes it; one is read while one is described and one waits.
+/// Bytes of a batch of the survey and of what describes it; one is read while one is described and
+/// one waits.
 const SURVEY_BYTES: u64 = 48 << 20;
 /// Bytes of the sorter for each shingle, counting its own list and the index: measured 8 to 12.
 const SHINGLE_BYTES: u64 = 12;

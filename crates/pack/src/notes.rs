@@ -1,4 +1,4 @@
-//! Things worth telling the user that do not stop the work.
+//! Notes for the user that do not stop the work.
 
 /// Notes kept in full; the rest is only counted.
 const NOTES_MAX: usize = 100;

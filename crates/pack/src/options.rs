@@ -1,4 +1,4 @@
-//! How to pack.
+//! Options of packing.
 
 use std::path::PathBuf;
 
@@ -12,25 +12,27 @@ use crate::sort::Method;
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
 /// Largest raw size of a block: as much as any writer of images may use.
 pub const BLOCK_BYTES_MAX: u32 = image::limits::BLOCK_BYTES_WRITTEN;
-/// Raw size of a block unless told otherwise.
+/// Raw size of a block by default.
 pub const BLOCK_BYTES_DEFAULT: u32 = 64 << 10;
 
-/// Raw size of a block of hot chunks in an image made small, whose hot code is not filtered. Debian minbase with python3,
-/// a start of Python and a shell, zstd 19, cold blocks of 128 KiB, each page of the device 75 us: 128 KiB filtered are
-/// 5.27 MB, 101 ms to read and 38 to decode; 256 KiB not filtered 5.60 MB, 107 and 18 ms; 1 MiB not filtered 5.43 MB,
-/// 104 and 17 ms. The price is paid by a start that no trace tells of: the shell reads 10.2 MB instead of 8.6 where
-/// only Python was traced.
+/// Raw size of a block of hot chunks in an image made small, whose hot code is not filtered. Debian
+/// minbase with python3, a start of Python and a shell, zstd 19, cold blocks of 128 KiB, each page
+/// of the device 75 us: 128 KiB filtered are 5.27 MB, 101 ms to read and 38 to decode; 256 KiB not
+/// filtered 5.60 MB, 107 and 18 ms; 1 MiB not filtered 5.43 MB, 104 and 17 ms. The price is paid by
+/// a start that no trace covers: the shell reads 10.2 MB instead of 8.6 where only Python was
+/// traced.
 pub const HOT_BLOCK_BYTES_SMALL: u32 = 1 << 20;
 
-/// Level of zstd unless told otherwise: the highest that packs 60 MB/s on two cores with half as much to spare.
-/// Measured on shared libraries in blocks of 64 KiB, two cores, bytes of input and size of the image: level 6 about
-/// 130 MB/s and 33.6 %, level 8 105 and 33.4 %, level 9 90 and 33.3 %, level 10 80 and 33.3 %, level 11 50 and 33.3 %.
+/// Level of zstd by default: the highest that packs 60 MB/s on two cores with half as
+/// much to spare. Measured on shared libraries in blocks of 64 KiB, two cores, bytes of input and
+/// size of the image: level 6 about 130 MB/s and 33.6 %, level 8 105 and 33.4 %, level 9 90 and
+/// 33.3 %, level 10 80 and 33.3 %, level 11 50 and 33.3 %.
 pub const LEVEL_DEFAULT: i32 = 8;
 
 /// Threads we start at most; more than any machine we pack on has cores.
 const THREADS_MAX: usize = 256;
 
-/// Weight of locality unless told otherwise.
+/// Weight of locality by default.
 pub const LOCALITY_DEFAULT: u32 = crate::sort::LOCALITY_DEFAULT;
 /// Largest weight of locality.
 pub const LOCALITY_MAX: u32 = 10_000;
@@ -50,8 +52,8 @@ pub struct Stages {
     pub sort: Method,
     /// Machine code goes through a branch filter.
     pub filter: bool,
-    /// With `filter`: machine code of hot chunks does so too. Undoing it takes a start longer than the bytes it saves
-    /// take to read, see [`HOT_BLOCK_BYTES_SMALL`].
+    /// With `filter`: machine code of hot chunks does so too. Undoing it takes a start longer than
+    /// the bytes it saves take to read, see [`HOT_BLOCK_BYTES_SMALL`].
     pub filter_hot: bool,
     /// Small blocks get dictionaries; only with zstd.
     pub dictionary: bool,
@@ -62,10 +64,11 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// For streaming, the default: files lie together as in the tree, so that the first start of a program over a network,
-    /// before anything was learned, asks for few blocks; and nothing makes the metadata larger, which a device fetches
-    /// before it starts. Sorted chunks with dictionaries cost such a start 8.1 s instead of 5.7 (Python with 200 modules,
-    /// 20 ms, 25 Mbit/s). What a trace calls hot lies apart: that helps every start.
+    /// For streaming, the default: files lie together as in the tree, so that the first start of a
+    /// program over a network, before anything was learned, asks for few blocks; and nothing makes
+    /// the metadata larger, which a device fetches before it starts. Sorted chunks with
+    /// dictionaries cost such a start 8.1 s instead of 5.7 (Python with 200 modules, 20 ms, 25
+    /// Mbit/s). What a trace calls hot lies apart: that helps every start.
     pub const STREAM: Stages = Stages {
         deduplicate: true,
         group: false,
@@ -77,8 +80,8 @@ impl Stages {
         recompress: false,
     };
 
-    /// Everything that reading hardly pays for: small images. `recompress` makes them smaller, but a block of such files
-    /// takes forty times as long to decode as another.
+    /// Everything that reading hardly pays for: small images. `recompress` makes them smaller, but
+    /// a block of such files takes forty times as long to decode as another.
     pub const SMALL: Stages = Stages {
         deduplicate: true,
         group: true,
@@ -105,7 +108,8 @@ impl Default for Stages {
     }
 }
 
-/// How to pack. The image depends on all of these except `threads`, `spool_directory` and `explain`.
+/// How to pack. The image depends on all of these except `threads`, `spool_directory` and
+/// `explain`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How blocks are compressed. A block that does not get smaller is stored as it is.
@@ -114,28 +118,30 @@ pub struct Options {
     pub level: Option<i32>,
     /// Raw bytes of a block, a multiple of 4096.
     pub block_bytes: u32,
-    /// Raw bytes of a block of hot chunks, a multiple of 4096 and at least `block_bytes`; `None` for `block_bytes`. Hot
-    /// blocks are read all together, so large ones cost a start nothing.
+    /// Raw bytes of a block of hot chunks, a multiple of 4096 and at least `block_bytes`; `None`
+    /// for `block_bytes`. Hot blocks are read all together, so large ones cost a start nothing.
     pub hot_block_bytes: Option<u32>,
-    /// Bytes of a chunk, a power of two from 256 to 4096; `None` for a sixteenth of a block and at most 4096.
+    /// Bytes of a chunk, a power of two from 256 to 4096; `None` for a sixteenth of a block and at
+    /// most 4096.
     pub chunk_bytes: Option<u32>,
     /// The stages that run.
     pub stages: Stages,
     /// What programs read when they start; nothing if that is not known.
     pub hot: Hot,
-    /// How much keeping the chunks of a file together counts against size, in percent of the default; 0 sorts for size
-    /// alone.
+    /// How much keeping the chunks of a file together counts against size, in percent of the
+    /// default; 0 sorts for size alone.
     pub locality: u32,
     /// Seed of sort methods that draw random numbers.
     pub seed: u64,
-    /// Leave the chunk hashes out of the image, 1 to 2 % of it. Local mounts need none; a server derives them when a
-    /// device first asks, which decodes the whole image once.
+    /// Leave the chunk hashes out of the image, 1 to 2 % of it. Local mounts need none; a server
+    /// derives them when a device first asks, which decodes the whole image once.
     pub derive_hashes: bool,
     /// Find out what each stage saves, at the cost of compressing everything several times.
     pub explain: bool,
     /// Worker threads; 0 for as many as there are cores.
     pub threads: usize,
-    /// Where contents of compressed or piped archives go meanwhile; `None` for [`crate::default_directory`].
+    /// Where contents of compressed or piped archives go meanwhile; `None` for
+    /// [`crate::default_directory`].
     pub spool_directory: Option<PathBuf>,
 }
 

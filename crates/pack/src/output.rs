@@ -1,7 +1,8 @@
 //! Where an image is written.
 //!
-//! An image becomes visible whole or not at all: [`FileOutput`] writes a file without a name in the same directory, makes
-//! it durable, and only then gives it its name. [`Output`] is a trait so that tests can run out of space at any byte.
+//! An image becomes visible whole or not at all. [`FileOutput`] writes a file without a name in the
+//! same directory, makes it durable, and only then names it. [`Output`] is a trait so that tests
+//! can run out of space at any byte.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -42,7 +43,7 @@ pub struct FileOutput {
 enum Temporary {
     /// Without a name, so that nothing is left of it however the process ends.
     Unnamed(File),
-    /// Where the file system knows no files without names.
+    /// With a name, on a file system that has no files without names.
     Named(NamedTempFile),
 }
 
@@ -95,7 +96,7 @@ impl Temporary {
 const DESCRIPTORS: &str = "/proc/self/fd";
 /// End of the name of an unfinished file.
 const SUFFIX: &str = ".part";
-/// Of any new file: what the umask leaves of these.
+/// Permissions of a new file, before the umask.
 const PERMISSIONS: u32 = 0o666;
 
 impl FileOutput {
@@ -104,7 +105,8 @@ impl FileOutput {
     /// # Errors
     /// `path` is a directory, or its directory cannot be written.
     pub fn create(path: &Path) -> Result<FileOutput, PackError> {
-        // A finished image replaces what has its name; a device, a pipe or a link must not go that way.
+        // A finished image replaces what has its name; a device, a pipe or a link must not go that
+        // way.
         match fs::symlink_metadata(path) {
             Ok(about) if about.is_dir() => return Err(PackError::write(path, io::ErrorKind::IsADirectory.into())),
             Ok(about) if !about.is_file() => {

@@ -1,7 +1,8 @@
-//! The way of a tree into an image: number, survey, arrange, learn dictionaries, emit, finish.
+//! The steps from a tree to an image: number, survey, arrange, learn dictionaries, emit, finish.
 //!
-//! Two passes over the source. The survey keeps what describes chunks and no data; the arrangement decides which chunks
-//! share a block; the emitter reads the chunks again, block by block. Neither batches nor threads show in the output.
+//! There are two passes over the source. The survey keeps descriptions of chunks and no data; the
+//! arrangement decides which chunks share a block; the emitter reads the chunks again, block by
+//! block. The output does not depend on batches or threads.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ use crate::{
     FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, memory, recompress, sort, spool,
 };
 
-/// Packs `source` into an image at `output`. An existing file there is replaced when the new one is complete, and
-/// untouched if anything fails.
+/// Packs `source` into an image at `output`. An existing file there is replaced when the new one is
+/// complete, and untouched if anything fails.
 ///
 /// # Errors
 /// The first thing that goes wrong; see [`PackError`].

@@ -1,4 +1,4 @@
-//! How long work reports its progress; the command line draws bars from it.
+//! Progress of long work; the command line draws bars from it.
 
 /// A part of the work with a total of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,8 @@ pub enum Phase {
     Scan,
     /// Reading and hashing. Counted in bytes of the source's files, holes included.
     Survey,
-    /// Looking into deflate streams. Counted in bytes of files that may have one; the total is not known (0).
+    /// Looking into deflate streams. Counted in bytes of files that may have one; the total is not
+    /// known (0).
     Expand,
     /// Sorting chunks into blocks. Counted in distinct chunks.
     Sort,
@@ -23,8 +24,8 @@ pub enum Phase {
     Extract,
 }
 
-/// Receives progress. Called from the threads that do the work, up to some thousand times a second, so it should be
-/// cheap.
+/// Receives progress. Called from the threads that do the work, up to some thousand times a second,
+/// so it should be cheap.
 pub trait Progress: Sync {
     /// A new phase begins; `total` is 0 if it is not known.
     fn phase(&self, phase: Phase, total: u64);

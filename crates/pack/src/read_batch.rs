@@ -1,5 +1,5 @@
-//! Reading the files to pack, in order, into batches of chunks. Runs on a thread of its own, one batch ahead of the
-//! hashing and compressing.
+//! Reading the files to pack, in order, into batches of chunks. Runs on a thread of its own, one
+//! batch ahead of the hashing and compressing.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -55,7 +55,8 @@ pub(crate) struct Reading {
     pub(crate) kinds: bool,
 }
 
-/// Reads all files and sends them in batches. Ends early, without a word, when nobody receives any more.
+/// Reads all files and sends them in batches. Ends early, without a word, when nobody receives any
+/// more.
 pub(crate) fn read_files(files: &[FileWork<'_>], reading: Reading, send: &SyncSender<Result<Batch, PackError>>) {
     let mut batch = Batch::default();
     for (index, file) in files.iter().enumerate() {
@@ -94,7 +95,8 @@ fn read_file(
         let end = range.end.next_multiple_of(chunk).min(file.size);
         batch.progress += from - position;
         while from < end {
-            // A multiple of the chunk size, since chunks at the end of files are rounded up to the next border.
+            // A multiple of the chunk size, since chunks at the end of files are rounded up to the
+            // next border.
             let room = reading.batch - batch.bytes.len().next_multiple_of(reading.chunk).min(reading.batch);
             if room == 0 {
                 if send.send(Ok(std::mem::take(batch))).is_err() {

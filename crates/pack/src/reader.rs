@@ -1,11 +1,12 @@
-//! Reading the files of an image: decoded blocks are cached, holes are told apart from data.
+//! Reads the files of an image: caches decoded blocks, and reports holes apart from data.
 
 use std::collections::HashMap;
 
 use image::{ImageError, Metadata, ReadAt};
 use units::{BlockId, ChunkId, InodeId};
 
-/// Bytes of decoded blocks kept. Files in inode order use blocks in order, so this only serves shared chunks.
+/// Bytes of decoded blocks kept. Files in inode order use blocks in order, so this only serves
+/// shared chunks.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// A part of a file, in file order.
@@ -13,11 +14,12 @@ const CACHE_BYTES: usize = 32 << 20;
 pub enum Part<'a> {
     /// Bytes.
     Data(&'a [u8]),
-    /// So many zeros that the image does not hold.
+    /// Zeros that the image does not store.
     Hole(u64),
 }
 
-/// Reads whole files of one image. Every block is checked against its hash before a byte of it is used.
+/// Reads whole files of one image. Every block is checked against its hash before a byte of it is
+/// used.
 pub struct BlockReader<'a> {
     metadata: &'a Metadata,
     source: &'a dyn ReadAt,
@@ -66,7 +68,8 @@ impl<'a> BlockReader<'a> {
         Ok(())
     }
 
-    /// Visits chunk `first` and those after it that follow it within its block; returns the first chunk left.
+    /// Visits chunk `first` and those after it that follow it within its block; returns the first
+    /// chunk left.
     fn together<E: From<ImageError>>(
         &mut self,
         first: u32,

@@ -1,9 +1,11 @@
-//! Files whose deflate streams can be kept as their text ([`codec::deflate`]): finding them, and expanding their blocks.
+//! Files whose deflate streams can be kept as their text ([`codec::deflate`]): finds them, and
+//! expands their blocks.
 //!
-//! A `.gz` file of which every chunk is its own, in one run of numbers, may lie in a block of such files. Whether it does
-//! is decided here once, from what it is: small enough for a block, no chunk hot (a start should not wait for streams to
-//! be made), and its stream comes out bit for bit. Files larger than a block stay as they are: what makes a stream needs
-//! all of the text before it. Memory: a file and its text for each thread.
+//! A `.gz` file may lie in a block of such files if every chunk of it is its own, in one run of
+//! numbers. The other conditions are decided here once: it is small enough for a block, no chunk is
+//! hot (a start should not wait until a stream is made), and its stream comes out bit for bit.
+//! Files larger than a block stay as they are: making a stream takes all of the text before it.
+//! Memory: a file and its text for each thread.
 
 use codec::deflate::{self, Expansion, Program, Style, TRAILER_BYTES};
 use flate2::{Decompress, FlushDecompress, Status};
@@ -17,7 +19,8 @@ use crate::{Options, PackError, Progress};
 
 /// Smallest file worth it: what gzip makes of a few words.
 const FILE_BYTES_MIN: u64 = 64;
-/// Parts of the expansion of a file at most: what is before its stream, the text, and what is behind.
+/// Parts of the expansion of a file at most: what is before its stream, the text, and what is
+/// behind.
 const FILE_PARTS: usize = 3;
 /// Files read as one task.
 const TASK_FILES: usize = 4;
@@ -40,7 +43,7 @@ pub(crate) struct Stream {
 pub(crate) struct Streams {
     /// In the order of chunks.
     pub(crate) list: Vec<Stream>,
-    /// Of the text of each; there are none if nothing will be sorted by content.
+    /// Features of the text of each; none if nothing will be sorted by content.
     pub(crate) features: Features,
 }
 
@@ -188,13 +191,13 @@ pub(crate) fn expand(streams: &Streams, chunks: &[u32], raw: &[u8]) -> Option<Ve
 
 /// First bytes of a gzip file with the only method there is (RFC 1952, section 2.3).
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
-/// Where its flags are, and what they say follows.
+/// Offset of its flags.
 const FLAGS: usize = 3;
 const FLAG_CHECK: u8 = 2;
 const FLAG_EXTRA: u8 = 4;
 const FLAG_NAME: u8 = 8;
 const FLAG_COMMENT: u8 = 16;
-/// Where it says how hard the writer tried: 2 for its best, 4 for its fastest.
+/// Offset of the writer's effort: 2 for its best, 4 for its fastest.
 const EXTRA_FLAGS: usize = 8;
 /// Bytes of its fixed header.
 const HEADER_BYTES: usize = 10;
@@ -244,7 +247,8 @@ fn header_bytes(file: &[u8]) -> Option<usize> {
     (at < file.len()).then_some(at)
 }
 
-/// What to try, the likely first: gzip and zlib say in the header when a level is their best or their fastest.
+/// What to try, the likely first: gzip and zlib say in the header when a level is their best or
+/// their fastest.
 fn styles(extra_flags: u8) -> Vec<Style> {
     const LEVELS: [u8; 9] = [9, 6, 1, 8, 7, 5, 4, 3, 2];
     let first = match extra_flags {

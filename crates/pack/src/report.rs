@@ -1,4 +1,4 @@
-//! What was packed, in numbers.
+//! The numbers of what was packed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where the files to pack come from. A module per source; all fill one [`Tree`].
+//! Sources of the files to pack. A module per source; all fill one [`Tree`].
 
 mod archive;
 pub(crate) mod closure;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use self::archive::Archive;
 use self::dir::Lister;
-pub(crate) use self::listed::{Listed, check_unchanged};
+pub(crate) use self::listed::check_unchanged;
 use crate::notes::Notes;
 use crate::spool::Spool;
 use crate::tree::{Body, Tree};
@@ -78,7 +78,8 @@ pub enum Layout {
 }
 
 impl Source {
-    /// The source at `path`: a directory, or a tar archive; a container image in either is recognised by its files.
+    /// The source at `path`: a directory, or a tar archive; a container image in either is
+    /// recognised by its files.
     ///
     /// # Errors
     /// Nothing is there, or it is neither a directory nor a file.
@@ -96,8 +97,8 @@ impl Source {
         Ok(Source::Tar { input, layout: Layout::Detect })
     }
 
-    /// Lists the source. Contents of files stay where they are or go to a temporary file in `spool_directory`.
-    /// `skipped` files are left out of a directory.
+    /// Lists the source. Contents of files stay where they are or go to a temporary file in
+    /// `spool_directory`. `skipped` files are left out of a directory.
     pub(crate) fn read(
         self,
         spool_directory: &Path,

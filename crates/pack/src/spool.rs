@@ -1,7 +1,9 @@
-//! A temporary file for the contents of archives that cannot be read twice: piped or compressed ones.
+//! A temporary file for the contents of archives that cannot be read twice: piped or compressed
+//! ones.
 //!
-//! The file has no name (it is unlinked at once), so nothing stays behind however the program ends. Stretches of
-//! zeros are not written. Disk space: the uncompressed size of the archive at most. Memory: one buffer.
+//! The file has no name (it is unlinked at once), so nothing stays behind however the program ends.
+//! Stretches of zeros are not written. Disk space: the uncompressed size of the archive at most.
+//! Memory: one buffer.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,8 +31,8 @@ impl Spool {
         Spool { directory: directory.to_owned(), file: None, end: 0, buffer: Vec::new() }
     }
 
-    /// Copies `bytes` bytes from `reader`, to be found at `start` of a content, appending to `stretches`. `reader`
-    /// ending early is an error of kind `UnexpectedEof`.
+    /// Copies `bytes` bytes from `reader`, to be found at `start` of a content, appending to
+    /// `stretches`. `reader` ending early is an error of kind `UnexpectedEof`.
     pub(crate) fn copy(
         &mut self,
         reader: &mut dyn Read,
@@ -91,7 +93,8 @@ pub(crate) enum CopyError {
     Spool(PackError),
 }
 
-/// Where temporary files go by default: `TMPDIR`, else `/var/tmp`, which holds large files better than `/tmp`.
+/// Where temporary files go by default: `TMPDIR`, else `/var/tmp`, which holds large files better
+/// than `/tmp`.
 pub fn default_directory() -> PathBuf {
     match std::env::var_os("TMPDIR") {
         Some(directory) if !directory.is_empty() => directory.into(),

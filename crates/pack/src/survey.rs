@@ -1,8 +1,8 @@
-//! The first pass: reads every file once and finds out which distinct chunks there are, of what kind, and how they
-//! resemble each other. Keeps no data, only what describes it.
+//! The first pass: reads every file once and finds the distinct chunks, their kinds, and how they
+//! resemble each other. Keeps no data, only descriptions.
 //!
-//! One thread reads a batch ahead. Hashing, judging and sampling a batch run on all threads; deduplicating on one, a few
-//! per cent of the time.
+//! One thread reads a batch ahead. A batch is hashed, grouped and sampled on all threads, and
+//! deduplicated on one, which takes a few per cent of the time.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -20,7 +20,8 @@ use crate::recompress::Streams;
 use crate::sort::{self, Features};
 use crate::{Options, PackError, Progress};
 
-/// Bytes of a batch: large enough that the end of one, where threads wait for the slowest task, does not show.
+/// Bytes of a batch: large enough that the end of one, where threads wait for the slowest task,
+/// does not show.
 const BATCH_BYTES: usize = 8 << 20;
 /// Bytes of metadata for each distinct chunk: its place and its hash.
 const CHUNK_METADATA_BYTES: u64 = (size_of::<image::format::Chunk>() + image::format::CHUNK_HASH_BYTES) as u64;
@@ -30,7 +31,7 @@ const TASK_CHUNKS: usize = 64;
 /// What the first pass found.
 pub(crate) struct Survey {
     pub(crate) chunks: Chunks,
-    /// Of each distinct chunk; there are none if nothing will be sorted by content.
+    /// Features of each distinct chunk; none if nothing will be sorted by content.
     pub(crate) features: Features,
     /// Files that are kept as their text; none unless that was asked for.
     pub(crate) streams: Streams,
@@ -43,7 +44,7 @@ struct Described {
     shingles: Vec<u32>,
 }
 
-/// Reads all of `files`, which hold `bytes` bytes, and tells `builder` of their extents.
+/// Reads all of `files`, which hold `bytes` bytes, and gives `builder` their extents.
 pub(crate) fn survey(
     files: &[FileWork<'_>],
     bytes: u64,
@@ -162,7 +163,8 @@ impl Survey {
         self.chunks.list.iter().map(|chunk| u64::from(chunk.bytes)).sum()
     }
 
-    /// Means over the files that have chunks for which `counts` holds: the number of different blocks these lie in.
+    /// Means over the files that have chunks for which `counts` holds: the number of different
+    /// blocks these lie in.
     pub(crate) fn blocks_per_file(&self, block_of: &[u32], counts: impl Fn(&Chunk) -> bool) -> f64 {
         let (mut files, mut total, mut here) = (0u64, 0u64, BTreeSet::new());
         let mut file = None;

@@ -1,4 +1,5 @@
-//! Tests of the whole way: tree to image and back. A test that needs root or a tool says what it skips and why.
+//! Tests of the whole way: tree to image and back. A test that needs root or a tool says what it
+//! skips and why.
 
 mod archive;
 mod build;

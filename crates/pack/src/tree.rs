@@ -1,19 +1,23 @@
-//! The tree of files to pack, in memory: what every source fills and the packer reads.
+//! The tree of files to pack, in memory: every source fills one and the packer reads it.
 //!
-//! Names and attributes are held here, contents are not: a [`Content`] says where the bytes are. A file with several
-//! names is one node with several entries. Layers of a container image are applied in order onto one tree; every
-//! entry remembers the layer it came from, because a whiteout hides only what lower layers brought.
+//! It holds names and attributes but no contents: a [`Content`] says where the bytes are. A file
+//! with several names is one node with several entries. Layers of a container image are applied in
+//! order onto one tree; every entry has the number of its layer, because a whiteout hides only
+//! entries of lower layers.
 //!
-//! Memory: about 200 bytes a node plus its name, and of a directory on disk 80 bytes plus the path, to look at it again;
-//! some 70 MB for a Debian desktop of 200,000 files.
+//! Memory: about 200 bytes a node plus its name, and 80 bytes plus the path for each entry of a
+//! directory on disk, to check it again; some 70 MB for a Debian desktop of 200,000 files.
 
+mod listed;
 mod room;
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub(crate) use self::listed::Listed;
 use self::room::Room;
 use crate::content::Content;
-use crate::source::Listed;
+
+pub use crate::time::Time;
 
 /// Symlinks followed while finding the place of one entry, as in Linux.
 const SYMLINKS_MAX: usize = 40;
@@ -21,15 +25,6 @@ const SYMLINKS_MAX: usize = 40;
 /// Index of a node in its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(crate) u32);
-
-/// A point in time as file systems keep it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Time {
-    /// Seconds since 1970, negative before.
-    pub seconds: i64,
-    /// Nanoseconds to add, below 10^9.
-    pub nanoseconds: u32,
-}
 
 /// Extended attributes: name and value, sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -139,14 +134,15 @@ pub enum PathError {
     /// The tree would be larger than any image.
     #[error("the archive has more {what} than can be packed ({limit}); pack a part of it")]
     Limit {
-        /// Of what there are too many.
+        /// The things that there are too many of.
         what: &'static str,
         /// How many there may be.
         limit: u64,
     },
 }
 
-/// The tree. Node 0 is the root directory. Nodes that lost all their entries stay in memory and are not packed.
+/// The tree. Node 0 is the root directory. Nodes that lost all their entries stay in memory and are
+/// not packed.
 #[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
@@ -230,8 +226,12 @@ impl Tree {
         Some(walk.here())
     }
 
-    /// The directory at `path`. Missing ones are made, also at the end of a dangling symlink; symlinks are followed
-    /// within the tree, `..` stops at the root: no path leads out.
+    /// The directory at `path`. Missing ones are made, also at the end of a dangling symlink;
+    /// symlinks are followed within the tree, `..` stops at the root: no path leads out.
+    ///
+    /// # Errors
+    /// Something that is no directory stands in the way, there are too many symlinks, or the tree
+    /// has no room.
     pub fn directory_at(&mut self, path: &[u8]) -> Result<NodeId, PathError> {
         let mut walk = Walk::new(path);
         while let Some(component) = walk.next_component() {
@@ -252,8 +252,12 @@ impl Tree {
         Ok(walk.here())
     }
 
-    /// Places `node` at `path`, whose last component is taken as it stands: a symlink there is replaced, not followed.
-    /// A directory over a directory keeps its entries; anything else replaces what was there.
+    /// Places `node` at `path`, whose last component is taken as it stands: a symlink there is
+    /// replaced, not followed. A directory over a directory keeps its entries; anything else
+    /// replaces what was there.
+    ///
+    /// # Errors
+    /// As [`Tree::directory_at`] of the parent; the path names the root and `node` is no directory.
     pub fn place_at(&mut self, path: &[u8], node: Node) -> Result<NodeId, PathError> {
         match split_last(path) {
             Some((parent, name)) => {
@@ -261,7 +265,8 @@ impl Tree {
                 self.check_room(name, Some(&node))?;
                 Ok(self.place(directory, name, node))
             }
-            // `.`, `/`, `a/..`: a directory that is there already, whose attributes the source gives.
+            // `.`, `/`, `a/..`: a directory that is there already, whose attributes the source
+            // gives.
             None if node.is_directory() => {
                 let directory = self.directory_at(path)?;
                 self.node_mut(directory).attributes = node.attributes;
@@ -295,6 +300,9 @@ impl Tree {
     }
 
     /// Makes `path` another name of `node`, which must not be a directory.
+    ///
+    /// # Errors
+    /// As [`Tree::place_at`]; `node` is a directory.
     pub fn link_at(&mut self, path: &[u8], node: NodeId) -> Result<(), PathError> {
         if self.node(node).is_directory() {
             return Err(PathError::LinkToDirectory);
@@ -307,6 +315,9 @@ impl Tree {
     }
 
     /// The node that a hard link to `path` means: the last component is not followed.
+    ///
+    /// # Errors
+    /// There is no such node, or the path to it is broken.
     pub fn link_target(&self, path: &[u8]) -> Result<NodeId, PathError> {
         let (parent, name) = split_last(path).ok_or(PathError::LinkToDirectory)?;
         let directory = self.find(parent).ok_or(PathError::NoTarget)?;
@@ -327,8 +338,8 @@ impl Tree {
         }
     }
 
-    /// Removes `name` from `directory` as far as lower layers brought it: a directory stays with what the current
-    /// layer put into it.
+    /// Removes `name` from `directory` as far as lower layers brought it: a directory stays with
+    /// what the current layer put into it.
     pub fn whiteout(&mut self, directory: NodeId, name: &[u8]) {
         let layer = self.layer;
         let Body::Directory(entries) = &self.node(directory).body else { return };
@@ -347,10 +358,12 @@ impl Tree {
         }
     }
 
-    /// Removes everything from `directory` that lower layers brought. Its depth is bounded by an explicit stack.
+    /// Removes everything from `directory` that lower layers brought. Its depth is bounded by an
+    /// explicit stack.
     pub fn whiteout_all(&mut self, directory: NodeId) {
         let layer = self.layer;
-        // Top-down list of directories, then bottom-up removal: a directory of a lower layer goes once it is empty.
+        // Top-down list of directories, then bottom-up removal: a directory of a lower layer goes
+        // once it is empty.
         let mut order = vec![directory];
         let mut next = 0;
         while next < order.len() {
@@ -375,9 +388,10 @@ impl Tree {
         }
     }
 
-    /// All reachable nodes: a directory, then all its entries that are no directories, then each of its directories
-    /// in turn, so that the files of a directory come together. `visit` is called once per entry with the directory
-    /// that holds it, its name and the node; a node with several names is visited several times.
+    /// All reachable nodes: a directory, then all its entries that are no directories, then each of
+    /// its directories in turn, so that the files of a directory come together. `visit` is called
+    /// once per entry with the directory that holds it, its name and the node; a node with several
+    /// names is visited several times.
     pub fn walk(&self, mut visit: impl FnMut(NodeId, &[u8], NodeId)) {
         let mut pending = vec![Tree::ROOT];
         while let Some(directory) = pending.pop() {
@@ -451,7 +465,8 @@ pub(crate) fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if name == b".." {
         return None;
     }
-    // The last component is the last run that is neither a slash nor a lone dot; everything before it is the parent.
+    // The last component is the last run that is neither a slash nor a lone dot; everything before
+    // it is the parent.
     let mut end = path.len();
     loop {
         let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

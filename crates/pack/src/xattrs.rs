@@ -10,11 +10,12 @@ use rustix::io::Errno;
 
 use crate::tree::Xattrs;
 
-/// Tries at reading a list or value whose size was just asked; another process may keep changing it.
+/// Tries at reading a list or value whose size was just asked; another process may keep changing
+/// it.
 const TRIES_MAX: usize = 8;
 
-/// The extended attributes of `path`, which is not followed if it is a symlink. Sorted by name. A file system that
-/// has none gives an empty list.
+/// The extended attributes of `path`, which is not followed if it is a symlink. Sorted by name. A
+/// file system that has none gives an empty list.
 pub(crate) fn read(path: &Path) -> io::Result<Xattrs> {
     let list = match sized(
         || rustix::fs::llistxattr_query(path),

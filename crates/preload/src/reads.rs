@@ -1,16 +1,16 @@
-//! Tells a recorder which parts of files a program reads, which files and directories it opens, and which paths it looks
-//! for in vain.
+//! Sends a recorder what a program does: the parts of files that it reads, the files and
+//! directories that it opens, and the paths that it looks for in vain.
 //!
-//! With `RUNNEL_TRACE_RING=PATH` in the environment, functions of the C library are followed by a note in the ring at that path
-//! ([`crate::ring`]): reads with the place in the file, the first opening of each file, each vain path once. A note costs a
-//! `fstat` and an `lseek`, and no stop. Without the variable each function is only called.
+//! With `RUNNEL_TRACE_RING=PATH` in the environment, functions of the C library are followed by a
+//! note in the ring at that path ([`crate::ring`]): reads with their position in the file, the
+//! first opening of each file, each vain path once. A note costs a `fstat` and an `lseek`, and no
+//! stop. Without the variable each function is only called.
 //!
-//! Not seen are reads that the C library makes inside itself (only `fopen`, `fread` and `fclose` tell of them), those by raw
-//! system calls (Go, static programs) and by io_uring.
+//! Not seen are reads that the C library makes inside itself (only `fopen`, `fread` and `fclose`
+//! are noted), raw system calls (Go, static programs) and io_uring.
 //!
-//! `calls`, behind the feature of that name, notes from where a few functions are called.
-//!
-//! `exports` has the functions, `notes` what is noted of them, `writer` the ring.
+//! `exports` has the functions, `notes` what is noted of them, `writer` the ring. `calls`, behind
+//! the feature of that name, notes from where a few functions are called.
 
 #[cfg(all(feature = "calls", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod calls;

@@ -1,17 +1,19 @@
-//! Layout of the ring in which a preloaded library tells the recorder what a program reads and looks up: shared memory,
-//! any number of writers, one reader, no lock and no system call.
+//! Layout of the ring in which a preloaded library reports to the recorder what a program reads and
+//! looks up: shared memory, any number of writers, one reader, no lock and no system call.
 //!
 //! ```text
 //! header (4096 bytes: magic, slots, head, tail, lost)   slot 0   slot 1   ...   slot N-1
 //! ```
 //!
-//! Positions count slots from the beginning and are never reduced; slot `p % N` holds position `p`. A writer moves `head` by as
-//! many slots as its entry needs, fills them, and writes into the first word of each its position plus one: the *commit*. So a
-//! writer that is killed leaves slots without commits, which the reader passes over after a while, one by one. The reader moves
+//! Positions count slots from the beginning and are never reduced; slot `p % N` holds position `p`.
+//! A writer moves `head` by as many slots as its entry needs, fills them, and writes into the first
+//! word of each its position plus one: the *commit*. So a writer that is killed leaves slots
+//! without commits, which the reader passes over after a while, one by one. The reader moves
 //! `tail`; where an entry would pass `tail + N`, the writer counts it as lost and drops it.
 //!
-//! All words are 64 bits in the machine's order: nothing here leaves it. First slot of an entry: commit; `kind | slots << 8 | bytes
-//! << 16 | process << 32`; nanoseconds of the monotonic clock; 40 bytes of payload. Further slots: commit; 56 bytes of payload.
+//! All words are 64 bits in the machine's order: nothing here leaves it. First slot of an entry:
+//! commit; `kind | slots << 8 | bytes << 16 | process << 32`; nanoseconds of the monotonic clock;
+//! 40 bytes of payload. Further slots: commit; 56 bytes of payload.
 //!
 //! This file is compiled into both sides, `preload` and `record`.
 
@@ -59,7 +61,8 @@ pub const KIND_MISSED: u8 = 4;
 /// Bytes of a file were read. Payload: device, inode, offset, length.
 pub const KIND_READ: u8 = 5;
 
-/// A watched function was called for the first time from somewhere. Payload: the address it returns to.
+/// A watched function was called for the first time from somewhere. Payload: the address it returns
+/// to.
 pub const KIND_CALL: u8 = 6;
 /// The same for the second time.
 pub const KIND_CALL_AGAIN: u8 = 7;

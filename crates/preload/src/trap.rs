@@ -1,20 +1,23 @@
 //! Goes on past breakpoints whose tracer is gone.
 //!
-//! `runnel launch` writes breakpoint instructions into a program and takes each away when it is hit. A tracer killed by
-//! SIGKILL cannot, and the next hit would end the program with SIGTRAP. With `RUNNEL_TRAP` in the environment (`1`, or `once`:
-//! then it and our entry of LD_PRELOAD are taken out of the environment, and children start without this library) this
-//! module handles SIGTRAP: if memory holds a breakpoint where the mapped file has another instruction, the instruction is
-//! copied back from the file (through /proc/self/mem, which may write to read-only code) and executed. The same is done if
-//! another thread has just restored it. Every other SIGTRAP goes to the program's own action.
+//! `runnel launch` writes breakpoint instructions into a program and removes each when it is hit. A
+//! tracer killed by SIGKILL cannot, and the next hit would end the program with SIGTRAP. With
+//! `RUNNEL_TRAP` in the environment (`1`; or `once`, and then the variable and our entry of
+//! LD_PRELOAD are removed, so that children start without this library) this module handles
+//! SIGTRAP: if memory has a breakpoint where the mapped file has another instruction, the
+//! instruction is copied back from the file (through /proc/self/mem, which may write to read-only
+//! code) and executed. The same is done if another thread has just restored it. Every other SIGTRAP
+//! goes to the program's own action.
 //!
-//! The program's own action keeps its meaning: `sigaction` and `signal` are interposed, for SIGTRAP only. What they set is
-//! remembered and called with the flags and the mask that were asked for; what they report is what the program set. Not
-//! covered: programs that ignore SIGTRAP (the kernel kills them at any trap, so nothing is installed), threads that block
-//! SIGTRAP (likewise), programs that set it by a raw system call (their handler replaces ours), static programs (nothing
-//! can be preloaded).
+//! The program's own action keeps its meaning: `sigaction` and `signal` are interposed, for SIGTRAP
+//! only. What they set is remembered and called with the requested flags and mask; what they report
+//! is what the program set. Not covered are programs that ignore SIGTRAP (the kernel kills them at
+//! any trap, so nothing is installed), threads that block SIGTRAP (likewise), programs that set it
+//! by a raw system call (their handler replaces ours), and static programs (nothing can be
+//! preloaded).
 //!
-//! A handler may interrupt anything, so it allocates nothing, and reads and writes by raw system calls: `read` and its kin
-//! may be interposed by this very library.
+//! A handler may interrupt anything, so it allocates nothing, and reads and writes by raw system
+//! calls: this very library may interpose `read` and its relatives.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -62,7 +65,8 @@ mod arch {
     }
 }
 
-/// Longest line of /proc/self/maps that is understood: addresses, a path of PATH_MAX bytes and its escapes.
+/// Longest line of /proc/self/maps that is understood: addresses, a path of PATH_MAX bytes and its
+/// escapes.
 const LINE_BYTES_MAX: usize = 8192;
 
 /// Longest instruction that a breakpoint replaces.
@@ -76,7 +80,8 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 static PROGRAM_HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static PROGRAM_FLAGS: AtomicI32 = AtomicI32::new(0);
 
-/// The one line buffer; threads take turns. Not on the stack: alternate signal stacks may have 2 KiB.
+/// The one line buffer; threads take turns. Not on the stack: alternate signal stacks may have 2
+/// KiB.
 struct Line {
     taken: AtomicBool,
     bytes: UnsafeCell<[u8; LINE_BYTES_MAX]>,
@@ -96,11 +101,13 @@ unsafe extern "C" {
     static environ: *mut *mut c_char;
 }
 
-/// Makes the environment what it was without the launcher, for the program to see and its children to inherit: our two
-/// variables go, and what the user preloads, which stands behind a colon, is all that LD_PRELOAD names.
+/// Makes the environment what it was without the launcher, for the program to see and its children
+/// to inherit: our two variables go, and what the user preloads, which stands behind a colon, is
+/// all that LD_PRELOAD names.
 fn leave_environment() {
-    // SAFETY: the C library keeps this list of strings that end with NUL, all of them writable; the program's threads and its
-    // own changes of the environment come after its libraries were initialised.
+    // SAFETY: the C library keeps this list of strings that end with NUL, all of them writable; the
+    // program's threads and its own changes of the environment come after its libraries were
+    // initialised.
     unsafe {
         let (mut from, mut to) = (environ, environ);
         while !from.is_null() && !(*from).is_null() {
@@ -127,7 +134,8 @@ fn leave_environment() {
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 extern "C" fn start() {
-    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being loaded.
+    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being
+    // loaded.
     let value = unsafe { libc::getenv(c"RUNNEL_TRAP".as_ptr()) };
     if value.is_null() {
         return;
@@ -153,7 +161,8 @@ fn call_real(action: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     let real = real_sigaction()?;
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
     let action = action.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: both pointers are null or lead to a struct of the right type, and `real` is the C library's function.
+    // SAFETY: both pointers are null or lead to a struct of the right type, and `real` is the C
+    // library's function.
     let status = unsafe { real(libc::SIGTRAP, action, old.as_mut_ptr()) };
     // SAFETY: all fields are integers, pointers or options of functions, for which zero is a value.
     (status == 0).then(|| unsafe { old.assume_init() })
@@ -175,14 +184,16 @@ fn remember(action: &libc::sigaction) {
     PROGRAM_HANDLER.store(action.sa_sigaction, Ordering::Release);
 }
 
-/// The kernel's action for SIGTRAP while the program wants `program`: our handler, under its mask and flags.
+/// The kernel's action for SIGTRAP while the program wants `program`: our handler, under its mask
+/// and flags.
 fn ours(program: &libc::sigaction) -> libc::sigaction {
     let mut action = *program;
     action.sa_sigaction = handler as *const () as usize;
     // A handler that is to run once is taken away by `chain`; ours stays.
     action.sa_flags = (action.sa_flags & !libc::SA_RESETHAND) | libc::SA_SIGINFO;
     if program.sa_sigaction == libc::SIG_DFL {
-        // Nothing of the program runs in the handler: calls go on, and threads with small stacks keep them.
+        // Nothing of the program runs in the handler: calls go on, and threads with small stacks
+        // keep them.
         action.sa_flags |= libc::SA_RESTART | libc::SA_ONSTACK;
     }
     action
@@ -263,8 +274,9 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let (wanted, flags) = (PROGRAM_HANDLER.load(Ordering::Acquire), PROGRAM_FLAGS.load(Ordering::Acquire));
     if wanted == libc::SIG_DFL {
-        // The end by SIGTRAP, as without us: it is blocked here and comes when this handler returns.
-        // SAFETY: all fields are integers, pointers or options of functions, for which zero is a value.
+        // The end by SIGTRAP, as without us: it is blocked here and comes when this handler
+        // returns. SAFETY: all fields are integers, pointers or options of functions, for which
+        // zero is a value.
         let default = unsafe { mem::zeroed::<libc::sigaction>() };
         INSTALLED.store(false, Ordering::Release);
         call_real(Some(&default));
@@ -289,8 +301,8 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 /// Takes a left-over breakpoint at `address` away; false if there is none.
 fn undo(address: usize) -> bool {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    // No other handler may run while the line buffer is taken: a breakpoint in it would wait for us.
-    // SAFETY: both sets are ours.
+    // No other handler may run while the line buffer is taken: a breakpoint in it would wait for
+    // us. SAFETY: both sets are ours.
     unsafe {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         libc::sigfillset(all.as_mut_ptr());
@@ -329,7 +341,8 @@ fn undo_with(line: &mut [u8; LINE_BYTES_MAX], address: usize) -> Option<()> {
     (current == original).then_some(())
 }
 
-/// Finds the executable mapping of `address`: the offset of that address in its file, the inode, and the path with a NUL.
+/// Finds the executable mapping of `address`: the offset of that address in its file, the inode,
+/// and the path with a NUL.
 fn mapping_of(line: &mut [u8; LINE_BYTES_MAX], address: usize) -> Option<(u64, u64, &[u8])> {
     let maps = Descriptor::open(c"/proc/self/maps".as_ptr().cast(), libc::O_RDONLY)?;
     let mut held = 0;
@@ -360,8 +373,8 @@ fn mapping_of(line: &mut [u8; LINE_BYTES_MAX], address: usize) -> Option<(u64, u
     Some((offset, inode, line.get(path..=end)?))
 }
 
-/// One line of maps, `start-end perms offset dev inode   path`: if it covers `address`, the offset in the file, the inode
-/// and where the path begins in the line.
+/// One line of maps, `start-end perms offset dev inode path`: if it covers `address`, the offset in
+/// the file, the inode and where the path begins in the line.
 fn parse(line: &[u8], address: usize) -> Option<(u64, u64, usize)> {
     let mut at = 0;
     let start = number(line, &mut at, 16, b'-')?;

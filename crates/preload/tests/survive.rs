@@ -1,4 +1,5 @@
-//! Programs whose launcher is killed go on, and programs with handlers of their own do not notice the library.
+//! Programs whose launcher is killed go on, and programs with handlers of their own do not notice
+//! the library.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 

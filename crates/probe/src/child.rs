@@ -1,7 +1,9 @@
-//! A program that is watched from its start to its end: plainly waited for, or followed under a filter.
+//! A program that is watched from its start to its end: plainly waited for, or followed under a
+//! filter.
 //!
-//! A process that is to be followed is seized while it waits before its exec. Had it asked to be traced itself, a stop signal before
-//! the exec would stop it for a tracer that waits for the exec: for ever.
+//! A process that is to be followed is seized while it waits before its exec. If it asked to be
+//! traced itself, a stop signal before the exec would stop it for a tracer that waits for the exec:
+//! for ever.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,11 +13,13 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use crate::follow::{self, Counts, Seen};
+use crate::ptrace::wait_for;
 use crate::spawn::{Started, Waiting};
 use crate::{Program, StartError};
 
-/// A program on its way to be executed. One with a [filter](Program::filter) is traced by the thread that made it; if that thread or
-/// this process ends, the kernel kills the program, which could not go on.
+/// A program on its way to be executed. One with a [filter](Program::filter) is traced by the
+/// thread that made it; if that thread or this process ends, the kernel kills the program, which
+/// could not go on.
 pub struct Child {
     pid: Pid,
     name: String,
@@ -59,15 +63,16 @@ impl Child {
         }
     }
 
-    /// Follows a program with a filter, and all that it starts, until no process is left; see [`crate::follow`]. To be called by the
-    /// thread that started it. `seen` is told of every named call. With `exact`, page faults of mapped files come one by one
-    /// ([`crate::exact`]), where the kernel can; the filter must then stop at all mappings of files.
+    /// Follows a program with a filter, and all that it starts, until no process is left; see
+    /// [`crate::follow`]. To be called by the thread that started it. `seen` gets every named
+    /// call. With `exact`, page faults of mapped files come one by one ([`crate::exact`]), where
+    /// the kernel can; the filter must then stop at all mappings of files.
     ///
     /// # Errors
     /// It could not be executed. No later failure is one: a process that was killed is simply gone.
     pub fn follow(self, exact: bool, seen: impl FnMut(Seen)) -> Result<(ExitStatus, Counts), StartError> {
         let followed = follow::follow(self.id(), exact, seen);
-        // Who has executed something closed the other end.
+        // An exec has closed the other end.
         let failure = if followed.is_executed { None } else { self.started.failure() };
         match failure {
             Some(source) => Err(StartError::Execute { program: self.name, source }),
@@ -78,7 +83,7 @@ impl Child {
 
 fn wait_for_end(pid: Pid) -> io::Result<ExitStatus> {
     loop {
-        let (_, status) = follow::wait_for(pid.as_raw())?;
+        let (_, status) = wait_for(pid.as_raw())?;
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
             return Ok(ExitStatus::from_raw(status));
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a program could not be started. Once it runs, nothing is an error: the engine lets go of it.
+/// Why a program could not be started. Once it runs, nothing is an error: the engine detaches it.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The command line is empty, or a part of it holds a NUL byte.

@@ -1,15 +1,17 @@
 //! Page faults one by one, without root.
 //!
-//! On a fault in a mapped file the kernel maps what else of the 64 KiB around is in memory (`fault_around_bytes`), so that page faults
-//! tell windows and not pages: a plan learned from them fetches up to half as much again as is touched. The kernel leaves that
-//! out in mappings that a userfaultfd watches for writes. So a followed program is made to open one, at its first mapping
-//! of a file; we take it over (`pidfd_getfd`), the program closes its own, and every mapping of a file is registered from here while
-//! the thread that made it stands still. No page is ever protected, so that the program never waits for us, and a kernel with
-//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) would not wait even then. `fault_around_bytes` itself is in debugfs, for root, and for
-//! all programs at once.
+//! On a fault in a mapped file the kernel also maps all pages of the surrounding 64 KiB that are in
+//! memory (`fault_around_bytes`). Page faults so show windows and not pages, and a plan learned
+//! from them fetches up to half as much again as is touched. The kernel maps single pages in
+//! mappings that a userfaultfd watches for writes. So a followed program is made to open one, at
+//! its first mapping of a file. We take it over (`pidfd_getfd`), the program closes its own, and we
+//! register every mapping of a file while the thread that made it is stopped. No page is ever
+//! protected, so the program never waits for us; a kernel with `UFFD_FEATURE_WP_ASYNC` (Linux 6.7)
+//! would not wait even then. `fault_around_bytes` itself is in debugfs, for root, and for all
+//! programs at once.
 //!
-//! A process with seccomp filters of its own is left alone: they may kill it for a call that it would not have made. Its faults tell
-//! windows.
+//! A process with seccomp filters of its own is left alone: they may kill it for a call that it
+//! would not have made. Its faults show windows.
 //!
 //! Layouts are those of `include/uapi/linux/userfaultfd.h` and of ioctl_userfaultfd(2).
 
@@ -24,8 +26,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use {
     crate::arch::{Arch, Native},
-    crate::follow::{INFO_EXIT, call_info, go_on, ptrace, wait_for},
-    crate::ptrace::EVENT_STOP,
+    crate::ptrace::{EVENT_STOP, INFO_EXIT, call_info, request, wait_for},
     nix::unistd::Pid,
 };
 
@@ -61,11 +62,11 @@ pub(crate) struct Exact {
     /// By process; `None` where it did not work.
     watches: HashMap<u32, Option<Watch>>,
     processes: HashMap<u32, u32>,
-    /// Filters that a thread is under which has put on none itself; `None` if this kernel cannot tell.
+    /// Filters of a thread that has installed none itself; `None` if this kernel does not say.
     filters: Option<u32>,
 }
 
-/// A thread ended instead of doing what it was told: its wait status.
+/// A thread ended instead of making a call: its wait status.
 #[derive(Debug)]
 pub(crate) struct Ended(pub(crate) i32);
 
@@ -75,7 +76,8 @@ impl Exact {
         self.filters = filters(thread);
     }
 
-    /// A thread stands where it has mapped a file at `mapped`. Gives the addresses where faults come one by one from now on.
+    /// A thread stands where it has mapped a file at `mapped`. Gives the addresses where faults
+    /// come one by one from now on.
     pub(crate) fn mapped(&mut self, thread: u32, mapped: Range<u64>) -> Result<Vec<Range<u64>>, Ended> {
         let process = self.process(thread);
         if let Some(watch) = self.watches.get(&process) {
@@ -114,7 +116,8 @@ pub fn process_of(thread: u32) -> u32 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
 }
 
-/// Number of the seccomp filters that a thread is under, as Linux tells since 5.9. None also in the strict mode, which has no filters.
+/// Number of the seccomp filters that a thread is under; Linux 5.9 and later. None also in the
+/// strict mode, which has no filters.
 fn filters(thread: u32) -> Option<u32> {
     filters_of(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
 }
@@ -143,19 +146,21 @@ impl Watch {
     fn register(&self, range: &Range<u64>) -> io::Result<()> {
         let bytes = range.end.saturating_sub(range.start).next_multiple_of(PAGE);
         let mut request = [range.start, bytes, MODE_WRITE_PROTECT, 0];
-        // SAFETY: the kernel reads and writes the 32 bytes of `request`; the range is of the other process.
+        // SAFETY: the kernel reads and writes the 32 bytes of `request`; the range is of the other
+        // process.
         let done = unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_REGISTER as _, request.as_mut_ptr()) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// Of this processor we do not know how to make a thread call.
+/// Making a thread call is not known for this processor.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn open(_: u32, _: u32) -> Result<Option<Watch>, Ended> {
     Ok(None)
 }
 
-/// Makes a thread, which stands behind a system call, open a userfaultfd for us. Afterwards it stands there as if nothing had been.
+/// Makes a thread, which stands behind a system call, open a userfaultfd for us. Afterwards it
+/// stands there as if nothing had been.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn open(thread: u32, process: u32) -> Result<Option<Watch>, Ended> {
     let tid = Pid::from_raw(thread as i32);
@@ -176,8 +181,8 @@ fn open(thread: u32, process: u32) -> Result<Option<Watch>, Ended> {
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
     }
     if held.is_stopped {
-        // It tells again, when it goes on, whether its process is stopped.
-        go_on(libc::PTRACE_INTERRUPT, thread, 0);
+        // It reports again, when it goes on, whether its process is stopped.
+        let _ = request(libc::PTRACE_INTERRUPT, tid, 0);
     }
     Ok(watch)
 }
@@ -188,12 +193,12 @@ fn open(thread: u32, process: u32) -> Result<Option<Watch>, Ended> {
 struct Held {
     /// Signals that it did not get.
     signals: Vec<i32>,
-    /// Whether its process was stopped, or told to go on.
+    /// Whether its process was stopped, or continued.
     is_stopped: bool,
 }
 
-/// Makes a thread, which stands behind a system call that it made with the registers `before`, make another with one argument. Signals
-/// that arrive meanwhile are held back.
+/// Makes a thread, which stands behind a system call that it made with the registers `before`, make
+/// another with one argument. Signals that arrive meanwhile are held back.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn make_call(
     thread: u32,
@@ -203,13 +208,14 @@ fn make_call(
     held: &mut Held,
 ) -> Result<i64, Ended> {
     let again = Native::call_again(before, number, argument as u64);
-    if Native::set_registers(Pid::from_raw(thread as i32), &again).is_err() {
+    let tid = Pid::from_raw(thread as i32);
+    if Native::set_registers(tid, &again).is_err() {
         return Ok(-1);
     }
     loop {
-        if ptrace(libc::PTRACE_SYSCALL, thread, 0).is_err() {
-            // Killed: the wait tells how.
-            go_on(libc::PTRACE_CONT, thread, 0);
+        if request(libc::PTRACE_SYSCALL, tid, 0).is_err() {
+            // Killed: the wait reports how.
+            let _ = request(libc::PTRACE_CONT, tid, 0);
         }
         let Ok((_, status)) = wait_for(thread as i32) else { return Ok(-1) };
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {

@@ -1,11 +1,10 @@
-//! Following a program under a seccomp filter, and all that it starts, to its end.
+//! Follows a program, and all that it starts, under a seccomp filter to its end.
 //!
-//! The program is seized before its exec ([`crate::child`]), by the thread that then follows it. Each named call gives a stop
-//! before it and one after it, where its result is known. Nothing else stops but what ptrace brings with it: signals, new threads and
-//! processes, execs. Signals are passed on as they come, and a program that is stopped (Ctrl-Z) stays so until it is told to go on. If
-//! the tracer dies, the kernel kills the program, which could not go on anyway.
-
-#![allow(unsafe_code)]
+//! The program is seized before its exec ([`crate::child`]), by the thread that then follows it.
+//! Each named call stops twice: before it, and after it, where its result is known. The only other
+//! stops are those of ptrace itself: signals, new threads and processes, execs. Signals are passed
+//! on as they come, and a program that is stopped (Ctrl-Z) stays so until it is continued. If the
+//! tracer dies, the kernel kills the program, which could not go on anyway.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +15,7 @@ use std::process::ExitStatus;
 use nix::unistd::Pid;
 
 use crate::exact::{Ended, Exact};
-use crate::ptrace::{EVENT_STOP, Number, listen};
+use crate::ptrace::{EVENT_STOP, INFO_EXIT, INFO_SECCOMP, Number, call_info, listen, request, wait_for};
 use crate::seccomp::MMAP;
 
 /// A named call that has returned.
@@ -32,10 +31,11 @@ pub struct Call {
     pub result: i64,
 }
 
-/// What following a program tells.
+/// What following a program reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// A named call returned; its thread stands still meanwhile, so that its descriptors and memory can be looked at.
+    /// A named call returned; its thread stands still meanwhile, so that its descriptors and memory
+    /// can be looked at.
     Call(Call),
     /// Page faults of the thread's process come one by one at these addresses from now on.
     Exact {
@@ -47,7 +47,7 @@ pub enum Seen {
 }
 
 impl Call {
-    /// Where a file lies that it mapped.
+    /// The addresses of the file that it mapped.
     fn mapped(&self, result: i64) -> Option<Range<u64>> {
         let is_mapping = self.number == MMAP && !(-4095..0).contains(&result);
         let start = result as u64;
@@ -65,9 +65,6 @@ pub struct Counts {
     /// Signals, new threads and processes, execs.
     pub others: u64,
 }
-
-/// `struct ptrace_syscall_info`, 88 bytes, as words: kind and architecture, address, stack, then number and arguments, or result.
-type CallInfo = [u64; 11];
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_TRACEFORK
@@ -88,11 +85,11 @@ pub(crate) struct Followed {
 
 /// Begins to trace a process that waits before its exec.
 pub(crate) fn seize(process: u32) -> io::Result<()> {
-    ptrace(libc::PTRACE_SEIZE, process, OPTIONS as usize)
+    Ok(request(libc::PTRACE_SEIZE, Pid::from_raw(process as i32), OPTIONS)?)
 }
 
-/// Follows the program `first`, which was [seized](seize) by this thread, until no process is left that it started; see
-/// [`crate::child::Child::follow`].
+/// Follows the program `first`, which was [seized](seize) by this thread, until no process is left
+/// that it started; see [`crate::child::Child::follow`].
 pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Followed {
     let mut exact = exact.then(Exact::default);
     // What a call came upon while it waited for one thread.
@@ -115,7 +112,7 @@ pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Fol
             let call = entering(thread);
             count(&mut counts, call.map_or(0, |call| call.number));
             entered.extend(call.map(|call| (thread, call)));
-            go_on(if call.is_some() { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT }, thread, 0);
+            resume(if call.is_some() { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT }, thread, 0);
             continue;
         }
         if signal == libc::SIGTRAP | 0x80 {
@@ -135,7 +132,7 @@ pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Fol
                     }
                 }
             }
-            go_on(libc::PTRACE_CONT, thread, 0);
+            resume(libc::PTRACE_CONT, thread, 0);
             continue;
         }
         counts.others += 1;
@@ -153,9 +150,10 @@ pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Fol
                 exact.iter_mut().for_each(|exact| exact.begin(thread));
             }
         }
-        // A thread that is between the two stops of a call takes a signal there, and still has to come to the second.
+        // A thread that is between the two stops of a call takes a signal there, and still has to
+        // come to the second.
         let way = if entered.contains_key(&thread) { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        go_on(way, thread, if event == 0 { signal } else { 0 });
+        resume(way, thread, if event == 0 { signal } else { 0 });
     }
     Followed { ended, is_executed, counts }
 }
@@ -167,48 +165,10 @@ fn count(counts: &mut Counts, number: i64) {
     }
 }
 
-pub(crate) fn wait_for(who: i32) -> io::Result<(u32, i32)> {
-    let mut status = 0;
-    loop {
-        // Other threads of this process have children of their own.
-        // SAFETY: the kernel writes to `status`, which outlives the call.
-        let thread = unsafe { libc::waitpid(who, &mut status, libc::__WALL | libc::__WNOTHREAD) };
-        match thread {
-            -1 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            thread => return Ok((thread as u32, status)),
-        }
-    }
+/// Lets a thread go on; one that was killed meanwhile cannot, and need not.
+fn resume(way: Number, thread: u32, signal: i32) {
+    let _ = request(way, Pid::from_raw(thread as i32), signal);
 }
-
-pub(crate) fn ptrace(request: Number, thread: u32, data: usize) -> io::Result<()> {
-    // SAFETY: requests with a number as data, which touch no memory of ours.
-    let done = unsafe { libc::ptrace(request as _, thread as libc::pid_t, 0_usize, data) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// A thread that was killed meanwhile cannot go on, and need not.
-pub(crate) fn go_on(request: Number, thread: u32, signal: i32) {
-    let _ = ptrace(request, thread, signal as usize);
-}
-
-pub(crate) fn call_info(thread: u32) -> Option<CallInfo> {
-    let mut info: CallInfo = [0; 11];
-    let (bytes, to) = (size_of::<CallInfo>(), info.as_mut_ptr());
-    // SAFETY: the kernel writes at most `bytes` bytes to `info`, which has them.
-    let got = unsafe { libc::ptrace(PTRACE_GET_SYSCALL_INFO as _, thread as libc::pid_t, bytes, to) };
-    (got > 0).then_some(info)
-}
-
-/// Since Linux 5.3.
-const PTRACE_GET_SYSCALL_INFO: Number = 0x420e;
-/// Kinds of its answers, in the first byte.
-pub(crate) const INFO_EXIT: u64 = 2;
-const INFO_SECCOMP: u64 = 3;
 
 fn entering(thread: u32) -> Option<Call> {
     let info = call_info(thread).filter(|info| info[0] & 0xff == INFO_SECCOMP)?;

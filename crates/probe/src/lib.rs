@@ -1,9 +1,11 @@
-//! Safe ptrace, seccomp and perf; the only crate with their `unsafe`.
+//! Probes of running programs: breakpoints by ptrace, uprobes, perf events, and stops at system
+//! calls by seccomp. No other crate has `unsafe` for these.
 //!
-//! [`Breakpoints::launch`] starts a program, stops it once at each of a set of places in its files, and lets go of it
-//! after the last one: the trigger of prefetching in Spidermine (SAC 2023, doi 10.1145/3555776.3577754), on a stock kernel
-//! and without root. Library loads are followed by one breakpoint in the dynamic linker. No seccomp filter is used here: a
-//! filter outlives its tracer, and then every system call that it would stop fails.
+//! [`Breakpoints::launch`] starts a program, stops it once at each of a set of sites in its files,
+//! and detaches after the last one: the trigger of prefetching in Spidermine (SAC 2023, doi
+//! 10.1145/3555776.3577754), on a stock kernel and without root. One breakpoint in the dynamic
+//! linker reports the loads of libraries. No seccomp filter is used for this: a filter outlives its
+//! tracer, and then every system call that it would stop fails.
 //!
 //! ```no_run
 //! use probe::{Breakpoints, FileId, Hit, Observer, Program, Site};
@@ -23,29 +25,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The program is never changed in what it does. If it cannot be traced it runs untraced, and the [`Outcome`] says why.
-//! What cannot be hidden from it:
+//! The behaviour of the program does not change. If it cannot be traced it runs untraced, and the
+//! [`Outcome`] says why. The exceptions:
 //!
-//! - While it is traced, a set-user-id program that it starts runs without the privileges of its file, unless the launcher
-//!   has CAP_SYS_PTRACE. A launched program that is itself set-user-id is therefore not traced.
-//! - A program that traces itself or its children (a debugger, some copy protections) finds that somebody does already.
-//! - A thread that hits a breakpoint while it blocks or ignores SIGTRAP unblocks it, and its action becomes the default:
-//!   the kernel does this to every forced signal.
-//! - On AArch64 some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR when the tracer lets go,
-//!   as they do after SIGSTOP and SIGCONT. On x86-64 they are started again, with their full timeout.
-//! - If the tracing process (the launcher, or the process [aside] of one that became the program) is killed by SIGKILL,
-//!   breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes dynamic programs go on past them once it is loaded;
-//!   static ones die at the next.
+//! - While it is traced, a set-user-id program that it starts runs without the privileges of its
+//!   file, unless the launcher has CAP_SYS_PTRACE. A launched program that is itself set-user-id is
+//!   therefore not traced.
+//! - A program that traces itself or its children (a debugger, some copy protections) finds that
+//!   somebody does already.
+//! - A thread that hits a breakpoint while it blocks or ignores SIGTRAP unblocks it, and its action
+//!   becomes the default: the kernel does this to every forced signal.
+//! - On AArch64 some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR
+//!   when the tracer detaches, as they do after SIGSTOP and SIGCONT. On x86-64 they are started
+//!   again, with their full timeout.
+//! - If the tracing process (the launcher, or the [helper] of a launcher that became the program)
+//!   is killed by SIGKILL, breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes
+//!   dynamic programs go on past them once it is loaded; static ones die at the next.
 //!
 //! Processor architectures: x86-64 and AArch64; elsewhere programs run untraced.
 
 // Elsewhere only the plain start is used.
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
-pub mod aside;
 pub mod child;
 pub mod exact;
 pub mod follow;
+pub mod helper;
 pub mod perf;
 pub mod residency;
 pub mod seccomp;
@@ -53,6 +58,7 @@ pub mod uprobe;
 
 mod breakpoint;
 mod error;
+mod file_id;
 mod program;
 mod spawn;
 
@@ -70,8 +76,7 @@ mod process;
 mod ptrace;
 mod wake;
 
-pub use breakpoint::{
-    Breakpoints, End, Exit, FileId, Hit, Observer, Outcome, Site, Stop, Stops, TIME_LIMIT, Traced, Untraced,
-};
+pub use breakpoint::{Breakpoints, End, Exit, Hit, Observer, Outcome, Site, Stop, Stops, TIME_LIMIT, Traced, Untraced};
 pub use error::StartError;
+pub use file_id::FileId;
 pub use program::Program;

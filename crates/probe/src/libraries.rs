@@ -1,10 +1,11 @@
-//! The dynamic linker of one process: where its hook lies, and which libraries it has loaded since we last looked.
+//! The dynamic linker of one process: the address of its hook, and the libraries that it has loaded
+//! since the last look.
 //!
-//! Reading all mappings of a large program costs about as much as a hundred stops. So the list of libraries that ld.so
-//! keeps for debuggers (`_r_debug`, a chain of `link_map`, new ones at its end) is followed instead: a look at the few
-//! nodes that are new tells whether one of them matters. The chain is memory of a foreign program: a step that fails, or
-//! too many of them, leads back to the mappings. Libraries in name spaces of their own (dlmopen) are only seen together
-//! with others.
+//! Reading all mappings of a large program costs about as much as a hundred stops. So the list of
+//! libraries that ld.so keeps for debuggers (`_r_debug`, a chain of `link_map`, new ones at its
+//! end) is followed instead: a look at the few new nodes shows whether one of them matters. The
+//! chain is memory of a foreign program: if a step fails, or there are too many, the mappings are
+//! read. Libraries in name spaces of their own (dlmopen) are only seen together with others.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,10 +31,11 @@ const DELETE: u64 = 2;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Libraries {
-    /// Where the hook's breakpoint belongs.
+    /// The address of the hook's breakpoint.
     pub(crate) address: u64,
     pub(crate) hook: Hook,
-    /// The last node of the chain when we last looked at all mappings; None if that must be done anew.
+    /// The last node of the chain when we last looked at all mappings; None if that must be done
+    /// anew.
     last: Option<u64>,
 }
 
@@ -51,7 +53,8 @@ impl Libraries {
         Libraries { address, hook, last: None }
     }
 
-    /// Where a thread goes on that hit the hook's breakpoint: at another return instruction.
+    /// The address at which a thread goes on that hit the hook's breakpoint: another return
+    /// instruction.
     pub(crate) fn after_hook(&self) -> u64 {
         self.address.wrapping_add(self.hook.to_other_return)
     }
@@ -61,7 +64,8 @@ impl Libraries {
         let Some(to_debug) = self.hook.to_debug else { return News::Mapped };
         let debug = self.address.wrapping_add(to_debug);
         let word = self.hook.word_bytes;
-        // struct r_debug { int version; link_map *map; address brk; int state; ... }, each field at a multiple of a word.
+        // struct r_debug { int version; link_map *map; address brk; int state; ... }, each field at
+        // a multiple of a word.
         let Ok([_, head, _, state]) = memory.four_words(debug, word) else { return News::Mapped };
         // An int, behind which there may be padding.
         let state = if cfg!(target_endian = "big") && word == 8 { state >> 32 } else { state & u64::from(u32::MAX) };
@@ -86,7 +90,8 @@ impl Libraries {
         }
     }
 
-    /// Goes from node `from` to the end of the chain: the last node, and whether one behind `from` matters.
+    /// Goes from node `from` to the end of the chain: the last node, and whether one behind `from`
+    /// matters.
     fn follow(&self, memory: &Memory, from: u64, mut matters: impl FnMut(&Path) -> bool) -> io::Result<(u64, bool)> {
         let word = self.hook.word_bytes;
         let mut is_found = false;

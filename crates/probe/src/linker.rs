@@ -1,7 +1,9 @@
-//! The hook of the dynamic linker. ld.so calls the empty function `_dl_debug_state` (the `r_brk` of debuggers) before and
-//! after it changes the list of loaded libraries; glibc and musl export it. A breakpoint on its return instruction sees
-//! every library load of a program without watching system calls. A thread that hits it goes on at *another* return
-//! instruction of the linker's code: no single step, nothing to re-insert, no stack to touch, and shadow stacks stay right.
+//! The hook of the dynamic linker. ld.so calls the empty function `_dl_debug_state` (the `r_brk` of
+//! debuggers) before and after it changes the list of loaded libraries; glibc and musl export it. A
+//! breakpoint on its return instruction sees every library load of a program without watching
+//! system calls. A thread that hits it goes on at *another* return instruction of the linker's
+//! code: there is no single step, no breakpoint to set again, no stack to touch, and shadow stacks
+//! stay right.
 
 use std::fs::File;
 use std::io;
@@ -32,7 +34,8 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    /// Finds the hook in a dynamic linker. `Ok(None)` for every file that has none, or whose function is not empty.
+    /// Finds the hook in a dynamic linker. `Ok(None)` for every file that has none, or whose
+    /// function is not empty.
     pub(crate) fn find(path: &Path) -> io::Result<Option<Hook>> {
         let cache = ReadCache::new(File::open(path)?);
         Ok(match FileKind::parse(&cache) {

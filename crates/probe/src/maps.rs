@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
 
-use crate::FileId;
+use crate::file_id::FileId;
 
-/// An executable, private mapping of a file. (A breakpoint in a shared one would be written to the file.)
+/// An executable, private mapping of a file. (A breakpoint in a shared one would be written to the
+/// file.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// First address.
@@ -19,26 +20,28 @@ pub(crate) struct Mapping {
     pub(crate) end: u64,
     /// Offset of the first byte in the file.
     pub(crate) offset: u64,
-    /// The file as the kernel names it here. On file systems with subvolumes or layers, stat may name it otherwise.
+    /// The file as the kernel names it here. On file systems with subvolumes or layers, stat may
+    /// name it otherwise.
     pub(crate) file: FileId,
     /// Path in the name space of the process; ends in ` (deleted)` if there is none any more.
     pub(crate) path: PathBuf,
 }
 
 impl Mapping {
-    /// Where the byte at a file offset lies in memory, if it is in this mapping.
+    /// The address of the byte at a file offset, if it is in this mapping.
     pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         let distance = offset.checked_sub(self.offset)?;
         (distance < self.end - self.start).then(|| self.start + distance)
     }
 
-    /// Where this process finds the file, as a path that this process of ours can open.
+    /// A path to the file that our process can open.
     pub(crate) fn path_from_outside(&self, pid: Pid) -> PathBuf {
         from_outside(pid, &self.path)
     }
 }
 
-/// Where we find what is at an absolute path for a process, which may have another root or name space.
+/// Where we find what is at an absolute path for a process, which may have another root or name
+/// space.
 pub(crate) fn from_outside(pid: Pid, path: &Path) -> PathBuf {
     Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -48,7 +51,8 @@ pub(crate) fn read(pid: Pid) -> io::Result<Vec<Mapping>> {
     Ok(fs::read(format!("/proc/{pid}/maps"))?.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// One line: `start-end perms offset major:minor inode   path`. None for what is no executable, private file mapping.
+/// One line: `start-end perms offset major:minor inode path`. None for what is no executable,
+/// private file mapping.
 fn parse(line: &[u8]) -> Option<Mapping> {
     // Most lines end here, at `x` in `r-xp`: addresses may have 8 to 16 digits.
     let space = line.iter().position(|byte| *byte == b' ')?;

@@ -1,5 +1,5 @@
-//! The memory of another process, by /proc/PID/mem: works while its threads run, and writes to read-only code make a
-//! private copy of the page, as debuggers expect.
+//! The memory of another process, by /proc/PID/mem. This works while its threads run. Writes to
+//! read-only code make a private copy of the page, as debuggers expect.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,7 +12,8 @@ use crate::arch::{BREAKPOINT, CODE_BYTES_MAX};
 /// As many bytes as the breakpoint instruction has.
 pub(crate) type Code = [u8; CODE_BYTES_MAX];
 
-/// One address space. It is the one of the moment when this was opened: an exec of the process leads to another.
+/// One address space. It is the one of the moment when this was opened: an exec of the process
+/// leads to another.
 #[derive(Debug)]
 pub(crate) struct Memory(File);
 

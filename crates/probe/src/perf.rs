@@ -1,15 +1,15 @@
 //! Page faults and mappings of a process tree as perf events: no stop, no root, no kernel module.
 //!
-//! Each processor has a ring of records that three software events share: minor and major page faults
-//! with period 1, and a clock of processor time ([`CLOCK_PERIOD_NS`]). There is a ring per processor
-//! because an inherited event can only be mapped per processor. The events are opened on the calling
-//! thread, disabled, and inherited by its children. `enable_on_exec` turns them on in a child at its
-//! first exec, and nowhere else. The rings also hold what gives an address its meaning: every mapping
-//! with its file (`mmap2`, `mmap_data`), fork, exit and exec. Each record carries its time, by the
-//! monotonic clock in nanoseconds.
+//! Each processor has a ring of records that three software events share: minor and major page
+//! faults with period 1, and a clock of processor time ([`CLOCK_PERIOD_NS`]). There is a ring per
+//! processor because an inherited event can only be mapped per processor. The events are opened on
+//! the calling thread, disabled, and inherited by its children. `enable_on_exec` turns them on in a
+//! child at its first exec, and nowhere else. The rings also hold what gives an address its
+//! meaning: every mapping with its file (`mmap2`, `mmap_data`), fork, exit and exec. Each record
+//! carries its time, by the monotonic clock in nanoseconds.
 //!
-//! Layouts are those of `perf_event_open(2)` and `include/uapi/linux/perf_event.h`. Without privileges,
-//! the kernel refuses all this if `/proc/sys/kernel/perf_event_paranoid` is above 2.
+//! Layouts are those of `perf_event_open(2)` and `include/uapi/linux/perf_event.h`. Without
+//! privileges, the kernel refuses all this if `/proc/sys/kernel/perf_event_paranoid` is above 2.
 
 mod event;
 mod record;
@@ -30,7 +30,8 @@ pub use record::{Map, Record, What};
 pub(crate) use record::{RECORD_SAMPLE, SAMPLE_TYPE, split_record, u32_at, u64_at};
 pub(crate) use ring::Mapping;
 
-/// Bytes of a ring at most: 43,000 faults. A processor takes at least 20 ms for so many, and the reader wakes at a quarter.
+/// Bytes of a ring at most: 43,000 faults. A processor takes at least 20 ms for so many, and the
+/// reader wakes at a quarter.
 pub const RING_BYTES_MAX: usize = 2 << 20;
 
 /// Bytes of a ring at least: below this, lists of libraries alone would overflow it.
@@ -39,8 +40,9 @@ pub const RING_BYTES_MIN: usize = 64 << 10;
 /// Processors we open rings for at most: the largest number a kernel is built for.
 const PROCESSORS_MAX: usize = 8192;
 
-/// Processor time between two looks at what a thread runs. A thousand a second cost under a percent,
-/// and an idle period of half a second in which the program computes still shows its inner loops.
+/// Processor time between two looks at what a thread runs. A thousand a second cost under a
+/// percent, and an idle period of half a second in which the program computes still shows its inner
+/// loops.
 pub const CLOCK_PERIOD_NS: u64 = 1_000_000;
 
 const CONFIG_TASK_CLOCK: u64 = 1;
@@ -85,11 +87,13 @@ struct Ring {
 }
 
 impl Rings {
-    /// Opens rings on the calling thread, of at most `ring_bytes` each (a power of two times the page size), smaller where the
-    /// limit of locked memory says so. What the thread starts and execs from now on is recorded.
+    /// Opens rings on the calling thread, of at most `ring_bytes` each (a power of two times the
+    /// page size), smaller where the limit of locked memory says so. What the thread starts and
+    /// execs from now on is recorded.
     ///
     /// # Errors
-    /// EACCES or EPERM: `perf_event_paranoid`, or the limit of locked memory, forbids it. ENOSYS, ENOENT: no such kernel.
+    /// EACCES or EPERM: `perf_event_paranoid`, or the limit of locked memory, forbids it. ENOSYS,
+    /// ENOENT: no such kernel.
     pub fn open(ring_bytes: usize) -> io::Result<Rings> {
         let processors = online()?;
         let mut bytes = ring_bytes.clamp(page_bytes(), RING_BYTES_MAX).next_power_of_two();
@@ -98,7 +102,8 @@ impl Rings {
         loop {
             match Rings::try_open(&processors, bytes, kernel_faults) {
                 Ok(rings) => return Ok(rings),
-                // Unprivileged users may watch what happens in user mode only, at the stock setting.
+                // Unprivileged users may watch what happens in user mode only, at the stock
+                // setting.
                 Err((Step::Open, error)) if kernel_faults && is_denied(&error) => kernel_faults = false,
                 // Locked memory is used up.
                 Err((Step::Map, error)) if bytes / 2 >= least && is_denied(&error) => bytes /= 2,
@@ -157,8 +162,8 @@ impl Rings {
         }
     }
 
-    /// Takes all records out of the rings, those of one processor after those of another. Records of one processor are in
-    /// order; those of all are so only after sorting by time.
+    /// Takes all records out of the rings, those of one processor after those of another. Records
+    /// of one processor are in order; those of all are so only after sorting by time.
     pub fn drain(&mut self, mut take: impl FnMut(Record)) {
         for ring in &mut self.rings {
             ring.map.copy_new(&mut ring.copied);
@@ -186,7 +191,7 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
     let mut flags = FLAG_DISABLED | FLAG_INHERIT | FLAG_EXCLUDE_HYPERVISOR | FLAG_ENABLE_ON_EXEC;
     flags |= FLAG_WATERMARK | FLAG_SAMPLE_ID_ALL | FLAG_USE_CLOCKID;
     if config == CONFIG_FAULTS_MINOR {
-        // One of the two tells about mappings and processes.
+        // One of the two reports mappings and processes.
         flags |= FLAG_MMAP | FLAG_MMAP_DATA | FLAG_MMAP2 | FLAG_COMM | FLAG_COMM_EXEC | FLAG_TASK;
     }
     if !kernel_faults {

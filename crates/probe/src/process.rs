@@ -1,6 +1,6 @@
 //! What /proc says about one process or thread.
 
-use std::fs::{self, File, Metadata};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::FileId;
+use crate::file_id::FileId;
 
 /// The parts of /proc/PID/status that the engine needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,8 @@ impl State {
         (self.pending | self.shared) & !self.blocked & !self.dropped() != 0
     }
 
-    /// Whether a signal means nothing to the process. Without a tracer the kernel drops such a signal when it is sent.
+    /// Whether a signal means nothing to the process. Without a tracer the kernel drops such a
+    /// signal when it is sent.
     pub(crate) fn drops(&self, signal: i32) -> bool {
         self.dropped() & bit(signal) != 0
     }
@@ -95,7 +96,8 @@ pub(crate) fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// Whether this process may trace every other (CAP_SYS_PTRACE); then traced programs keep the privileges of their files.
+/// Whether this process may trace every other (CAP_SYS_PTRACE); then traced programs keep the
+/// privileges of their files.
 pub(crate) fn may_trace_all() -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -104,7 +106,8 @@ pub(crate) fn may_trace_all() -> bool {
     effective.is_some_and(|capabilities| capabilities & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Whether a program file gives privileges: set-user-id, set-group-id, capabilities, on a mount that lets them.
+/// Whether a program file gives privileges: set-user-id, set-group-id, capabilities, on a mount
+/// that lets them.
 pub(crate) fn has_privileges(path: &Path) -> bool {
     use rustix::fs::{StatVfsMountFlags, statvfs};
     if statvfs(path).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::NOSUID)) {
@@ -113,25 +116,6 @@ pub(crate) fn has_privileges(path: &Path) -> bool {
     const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
     let set_id = fs::metadata(path).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
     set_id || rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok()
-}
-
-impl FileId {
-    /// The identity of the file that `path` leads to, as `stat` gives it.
-    pub fn of(path: &Path) -> io::Result<FileId> {
-        Ok(FileId::of_metadata(&fs::metadata(path)?))
-    }
-
-    /// The identity of an open file.
-    ///
-    /// # Errors
-    /// Those of `fstat(2)`.
-    pub fn of_open(file: &File) -> io::Result<FileId> {
-        Ok(FileId::of_metadata(&file.metadata()?))
-    }
-
-    fn of_metadata(metadata: &Metadata) -> FileId {
-        FileId { device: metadata.dev(), inode: metadata.ino() }
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use crate::seccomp::Filter;
 
 /// A program to start. What is not set is inherited: environment, directory, standard streams.
 ///
-/// Like `std::process::Command` it starts with no signal blocked, unless it is told to, and with SIGPIPE as by default.
+/// Like `std::process::Command` it starts with no signal blocked, unless signals are named, and
+/// with the default action of SIGPIPE.
 #[derive(Debug, Default)]
 pub struct Program {
     arguments: Vec<OsString>,
@@ -52,8 +53,8 @@ impl Program {
         self
     }
 
-    /// Sets a variable only if the program runs traced, or only if it was to be traced and cannot be; see
-    /// [`crate::Observer::untraced`].
+    /// Sets a variable only if the program runs traced, or only if it was to be traced and cannot
+    /// be; see [`crate::Observer::untraced`].
     pub fn variable_if(mut self, is_traced: bool, name: impl Into<OsString>, value: impl Into<OsString>) -> Program {
         self.conditional.push((is_traced, name.into(), value.into()));
         self
@@ -101,8 +102,9 @@ impl Program {
         self
     }
 
-    /// Whether the program gets privileges from its file (set-user-id, set-group-id, capabilities) that a tracer without
-    /// CAP_SYS_PTRACE would take from it. The dynamic linker ignores LD_AUDIT and most of LD_PRELOAD for such a program.
+    /// Whether the program gets privileges from its file (set-user-id, set-group-id, capabilities)
+    /// that a tracer without CAP_SYS_PTRACE would take from it. The dynamic linker ignores LD_AUDIT
+    /// and most of LD_PRELOAD for such a program.
     pub fn would_lose_privileges(&self) -> bool {
         let Ok(prepared) = self.prepare(true) else { return false };
         if crate::process::may_trace_all() {
@@ -119,17 +121,6 @@ impl Program {
         self.arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Becomes the program, with the variables that it has in any case; returns only if that fails. Its streams are those of this
-    /// process, no signal is blocked, and SIGPIPE is as by default.
-    pub fn execute(self) -> StartError {
-        match self.prepare_with(|_| false) {
-            Ok(prepared) => {
-                StartError::Execute { program: self.name(), source: crate::spawn::become_program(&prepared) }
-            }
-            Err(error) => error,
-        }
-    }
-
     /// Variables that the program gets, traced or not.
     pub(crate) fn variables(&self, is_traced: bool) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let always = self.changes.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
@@ -143,7 +134,7 @@ impl Program {
         self.prepare_with(|when| when == is_traced)
     }
 
-    fn prepare_with(&self, holds: impl Fn(bool) -> bool) -> Result<Prepared, StartError> {
+    pub(crate) fn prepare_with(&self, holds: impl Fn(bool) -> bool) -> Result<Prepared, StartError> {
         let Some(name) = self.arguments.first().filter(|name| !name.is_empty()) else {
             return Err(StartError::Argument { what: "an empty command line".to_string() });
         };

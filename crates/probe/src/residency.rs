@@ -9,14 +9,15 @@ use std::os::fd::AsRawFd;
 /// Bytes looked at in one go.
 const STEP_BYTES: u64 = 256 << 20;
 
-/// Bytes that one entry of `mincore` speaks of.
+/// Bytes that one entry of `mincore` covers.
 fn page_bytes() -> u64 {
     // SAFETY: asks for a constant.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
 }
 
-/// The ranges of a file that are in memory, in order: first byte and the byte after the last. The kernel tells the truth only about
-/// files that the caller owns or may write; of all others it says that they are there whole.
+/// The ranges of a file that are in memory, in order: first byte and the byte after the last. The
+/// kernel gives the truth only about files that the caller owns or may write; it reports all others
+/// as whole.
 ///
 /// # Errors
 /// The file cannot be mapped.
@@ -41,7 +42,8 @@ pub fn resident(file: &File) -> io::Result<Vec<(u64, u64)>> {
 fn states(file: &File, offset: u64, bytes: usize, page: u64) -> io::Result<Vec<u8>> {
     let mut states = vec![0_u8; bytes.div_ceil(page as usize)];
     let (null, protection) = (std::ptr::null_mut(), libc::PROT_READ);
-    // SAFETY: a new mapping at an address the kernel chooses, which is never read and goes away below.
+    // SAFETY: a new mapping at an address the kernel chooses, which is never read and goes away
+    // below.
     let base =
         unsafe { libc::mmap(null, bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), offset as libc::off_t) };
     if base == libc::MAP_FAILED {

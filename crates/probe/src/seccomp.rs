@@ -1,12 +1,15 @@
-//! Seccomp filters that stop a program at chosen system calls only, by hand: a dozen instructions of classic BPF. Filters that others
-//! wrote, such as those of profiles, are put on as well.
+//! Seccomp filters that stop a program at chosen system calls only: a dozen instructions of classic
+//! BPF, written by hand. Filters from elsewhere, such as those of profiles, can be installed as
+//! well.
 //!
-//! A call that the filter names is answered by `SECCOMP_RET_TRACE`: a stop for the tracer ([`crate::follow`]) before the call.
-//! Arguments are tested in the filter, so that mappings without a file, the bulk of all `mmap`, never stop. This is the stock
-//! kernel's equal of the paper's `PTRACE_O_MMAPTRACE`.
+//! The filter answers a named call with `SECCOMP_RET_TRACE`: a stop for the tracer
+//! ([`crate::follow`]) before the call. The filter tests arguments, so that mappings without a
+//! file, the bulk of all `mmap`, never stop. On a stock kernel this replaces the paper's
+//! `PTRACE_O_MMAPTRACE`.
 //!
-//! **A filter is for ever.** It cannot be taken away, children inherit it, and where no tracer is attached the named calls fail with
-//! ENOSYS. So a program under a filter must be traced to its end; learning may do that, launching must not.
+//! **A filter is for ever.** It cannot be removed, children inherit it, and without a tracer the
+//! named calls fail with ENOSYS. So a program under a filter must be traced to its end. Learning
+//! may do that, launching must not.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -27,7 +30,7 @@ pub enum Maps {
     /// None.
     #[default]
     None,
-    /// Those of files that code may run in.
+    /// Mappings of files that code may run in.
     Executable,
     /// All of files.
     Files,
@@ -67,7 +70,8 @@ const FSTATAT: i64 = libc::SYS_newfstatat;
 #[cfg(target_arch = "arm")]
 const FSTATAT: i64 = number(libc::SYS_fstatat64);
 
-/// Calls with a path that is the first argument: younger architectures have none. The first of them opens.
+/// Calls with a path that is the first argument: younger architectures have none. The first of them
+/// opens.
 #[cfg(target_arch = "x86_64")]
 const OLD_LOOKUPS: &[i64] = &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access];
 #[cfg(target_arch = "arm")]
@@ -156,24 +160,26 @@ impl Filter {
         Filter { program }
     }
 
-    /// A filter that somebody else wrote: operation, jumps and constant of each instruction of classic BPF. Whether it makes sense the
-    /// kernel says.
+    /// A filter from elsewhere: operation, jumps and constant of each instruction of
+    /// classic BPF. Whether it makes sense the kernel says.
     pub fn of_instructions(instructions: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Filter {
         let program = instructions.into_iter().map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
         Filter { program: program.collect() }
     }
 
-    /// Becomes the program of `command` under the filter, which must let `execve` through; returns only if that fails.
+    /// Becomes the program of `command` under the filter, which must let `execve` through; returns
+    /// only if that fails.
     #[allow(unsafe_code)]
     pub fn execute(&self, command: &mut Command) -> io::Error {
         let filter = self.clone();
-        // SAFETY: `exec` runs it in this process, without a fork, and it makes two system calls at most.
+        // SAFETY: `exec` runs it in this process, without a fork, and it makes two system calls at
+        // most.
         unsafe { command.pre_exec(move || filter.install()) };
         command.exec()
     }
 
-    /// Puts the calling thread under the filter, and all that it starts. Without privileges the thread gives up, for good and for
-    /// its children too, that set-user-id programs gain any.
+    /// Puts the calling thread under the filter, and all that it starts. Without privileges the
+    /// thread gives up, for good and for its children too, that set-user-id programs gain any.
     ///
     /// # Errors
     /// The kernel has no seccomp, or a filter above forbids it.

@@ -13,30 +13,32 @@ use nix::unistd::{ForkResult, Pid};
 use crate::program::Prepared;
 use crate::{Program, StartError};
 
-/// A process of ours that waits for [`Waiting::go`]. Dropped instead, it ends without having run anything.
+/// A process of ours that waits for [`Waiting::go`]. Dropped instead, it ends without having run
+/// anything.
 pub(crate) struct Waiting {
     pub(crate) pid: Pid,
     gate: PipeWriter,
     failure: PipeReader,
 }
 
-/// Tells why the program was not executed, if it was not.
+/// Reports why the program was not executed, if it was not.
 #[derive(Default)]
 pub(crate) struct Started {
-    /// `None` where somebody else tells.
+    /// `None` for a process that was not spawned here.
     failure: Option<PipeReader>,
 }
 
 /// Exit code of a process that could not execute its program, as shells give it.
 const NOT_EXECUTED: c_int = 127;
 
-/// Lists of pointers to strings, ended by null, as `execve` takes them: made before the fork, since a child of a process
-/// with threads may not allocate.
+/// Lists of pointers to strings, ended by null, as `execve` takes them: made before the fork, since
+/// a child of a process with threads may not allocate.
 struct Lists<'a> {
     prepared: &'a Prepared,
     arguments: Vec<*const c_char>,
     environment: Vec<*const c_char>,
-    /// For files without a known format, which execvp hands to the shell: `sh`, the file (to be set), and the arguments.
+    /// For files without a known format, which execvp hands to the shell: `sh`, the file (to be
+    /// set), and the arguments.
     shell: Vec<*const c_char>,
 }
 
@@ -52,8 +54,19 @@ impl Lists<'_> {
     }
 }
 
+impl Program {
+    /// Becomes the program, with the variables that it has in any case; returns only if that fails.
+    /// Its streams are those of this process, no signal is blocked, and SIGPIPE is as by default.
+    pub fn execute(self) -> StartError {
+        match self.prepare_with(|_| false) {
+            Ok(prepared) => StartError::Execute { program: self.name(), source: become_program(&prepared) },
+            Err(error) => error,
+        }
+    }
+}
+
 /// Becomes a program that is not traced by us; the error that kept this process from that.
-pub(crate) fn become_program(prepared: &Prepared) -> io::Error {
+fn become_program(prepared: &Prepared) -> io::Error {
     io::Error::from_raw_os_error(execute(&mut Lists::new(prepared), [-1; 3]))
 }
 
@@ -84,7 +97,8 @@ impl Waiting {
 }
 
 impl Started {
-    /// Why the process ended without executing the program; None if it did. Waits for the exec, or for the end.
+    /// Why the process ended without executing the program; None if it did. Waits for the exec, or
+    /// for the end.
     pub(crate) fn failure(self) -> Option<io::Error> {
         let mut number = [0u8; 4];
         self.failure?.read_exact(&mut number).ok()?;
@@ -93,7 +107,8 @@ impl Started {
 }
 
 fn child(lists: &mut Lists, streams: [RawFd; 3], [gate, other_gate, failure]: [RawFd; 3]) -> ! {
-    // SAFETY: system calls on descriptors and memory of ours; all of them may be called after a fork.
+    // SAFETY: system calls on descriptors and memory of ours; all of them may be called after a
+    // fork.
     unsafe {
         libc::close(other_gate);
         let mut go = 0u8;
@@ -108,8 +123,8 @@ fn child(lists: &mut Lists, streams: [RawFd; 3], [gate, other_gate, failure]: [R
 
 /// Executes the program; returns the number of the error that kept it from that.
 fn execute(lists: &mut Lists, streams: [RawFd; 3]) -> c_int {
-    // SAFETY: system calls on descriptors, strings that end with NUL and lists that end with null; all of them may be
-    // called after a fork.
+    // SAFETY: system calls on descriptors, strings that end with NUL and lists that end with null;
+    // all of them may be called after a fork.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, lists.prepared.mask.as_ref(), ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -137,7 +152,8 @@ fn execute(lists: &mut Lists, streams: [RawFd; 3]) -> c_int {
                     libc::execve(c"/bin/sh".as_ptr(), lists.shell.as_ptr(), lists.environment.as_ptr());
                     return libc::ENOEXEC;
                 }
-                // The next directory may have it; but that it was there and refused is worth more than "not found".
+                // The next directory may have it; but that it was there and refused is worth more
+                // than "not found".
                 libc::ENOENT | libc::ENOTDIR => {}
                 libc::EACCES => refused = libc::EACCES,
                 error => return error,

@@ -1,13 +1,13 @@
-//! Uprobes: the kernel reports that code at an offset of a file is run, in any process, without ptrace
-//! and without a stop.
+//! Uprobes: the kernel reports that code at an offset of a file is run, in any process, without
+//! ptrace and without a stop.
 //!
-//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches all
-//! processes. An event for one process would watch its first thread only: with `inherit` the kernel
-//! opens the event anew in each fork, with the rights and the memory of the forking program, and so
-//! makes its forks fail with EACCES (seen on Linux 6.18; `perf_uprobe_event_init` in
-//! kernel/events/core.c). A caller that waits for one program therefore looks at [`Hit::process`], and
-//! disables a probe that other processes hit again and again. All probes of a processor write to one
-//! ring, which belongs to an event that never counts.
+//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches
+//! all processes. An event for one process would watch its first thread only: with `inherit` the
+//! kernel opens the event anew in each fork, with the rights and the memory of the forking program,
+//! and so makes its forks fail with EACCES (seen on Linux 6.18; `perf_uprobe_event_init` in
+//! kernel/events/core.c). A caller that waits for one program therefore looks at [`Hit::process`],
+//! and disables a probe that other processes hit again and again. All probes of a processor write
+//! to one ring, which belongs to an event that never counts.
 //!
 //! A probe costs some 20 us to set for each processor; a hit costs the program some us. Needs
 //! CAP_PERFMON or CAP_SYS_ADMIN, and Linux 4.17.
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::perf::{self, Attributes, Mapping};
 
-/// Where the kernel says the number of this kind of event.
+/// The file with the number of this kind of event.
 const TYPE_FILE: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// `PERF_COUNT_SW_DUMMY`: holds a ring and counts nothing.
@@ -28,7 +28,8 @@ const CONFIG_DUMMY: u64 = 9;
 /// Bytes of a ring: a hundred hits that nobody has read yet. Later ones are lost.
 const RING_BYTES: usize = 4096;
 
-/// Events at most: with more, a machine of many processors would run out of descriptors for a few groups of a plan.
+/// Events at most: with more, a machine of many processors would run out of descriptors for a few
+/// groups of a plan.
 const EVENTS_MAX: usize = 512;
 
 /// Code that was run.
@@ -40,7 +41,8 @@ pub struct Hit {
     pub process: u32,
 }
 
-/// Probes and where they write to. Dropping it closes all, which takes the kernel up to a tenth of a second each.
+/// Probes and where they write to. Dropping it closes all, which takes the kernel up to a tenth of
+/// a second each.
 #[derive(Debug)]
 pub struct Uprobes {
     kind: u32,
@@ -96,10 +98,11 @@ impl Uprobes {
         Ok(Uprobes { kind, rings, events: Vec::new() })
     }
 
-    /// Tells from now on when the instruction at `offset` of the file is run, whoever runs it.
+    /// Reports from now on that the instruction at `offset` of the file is run, whoever runs it.
     ///
     /// # Errors
-    /// There are too many already, or the kernel refuses: a file system without a page cache, no more descriptors.
+    /// There are too many already, or the kernel refuses: a file system without a page cache, no
+    /// more descriptors.
     pub fn add(&mut self, file: &File, offset: u64, id: u32) -> io::Result<()> {
         if self.events.len() + self.rings.len() > EVENTS_MAX {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many probes"));

@@ -1,8 +1,9 @@
-//! Ends the wait of the tracing thread, which sleeps in waitpid: by a time limit, or by a request from any thread.
+//! Ends the wait of the tracing thread, which sleeps in waitpid: by a time limit, or by a request
+//! from any thread.
 //!
-//! The only way to end a waitpid for all children, without a child to end, is a signal. SIGURG is used, which nothing
-//! happens by default for; the handler does nothing. A signal may come just before the wait begins, so it is sent again
-//! until the tracing thread says that it saw it.
+//! Only a signal ends a waitpid for all children while no child ends. SIGURG is used, since it does
+//! nothing by default; its handler does nothing. A signal may come just before the wait begins, so
+//! it is sent again until the tracing thread says that it saw it.
 
 #![allow(unsafe_code)]
 
@@ -15,8 +16,8 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// Time after which an unseen wake-up is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Asks a running [`crate::Breakpoints::launch`] to take all breakpoints out and let go of the program, which runs on. May
-/// be called from any thread, before the launch too.
+/// Asks a running [`crate::Breakpoints::launch`] to take all breakpoints out and detach the
+/// program, which runs on. May be called from any thread, before the launch too.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     shared: Arc<Shared>,
@@ -70,7 +71,8 @@ impl Stop {
         self.shared.changed.notify_all();
     }
 
-    /// Called by the tracing thread: what it was woken for. Each deadline and each request is told once.
+    /// Called by the tracing thread: what it was woken for. Each deadline and each request is
+    /// reported once.
     pub(crate) fn take(&self) -> Option<Call> {
         let mut state = self.lock();
         let call = state.call.take()?;
@@ -92,7 +94,8 @@ impl Stop {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(|| {
             let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-            // SAFETY: the handler does nothing. Without it there would be no time limit, and no other harm.
+            // SAFETY: the handler does nothing. Without it there would be no time limit, and no
+            // other harm.
             let _ = unsafe { sigaction(Signal::SIGURG, &action) };
         });
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! One action and its bookkeeping.
+//! One action and its counters.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -10,14 +10,16 @@ use units::{ActionId, PageId, SEGMENT_PAGES_MAX, SegmentIndex};
 pub struct Action {
     /// Its number in the set; never reused.
     pub id: ActionId,
-    /// Grows by one whenever `pages` change, so that a bundle made from older pages can be told from a current one.
+    /// Grows by one whenever `pages` change, so that a bundle made from older pages differs
+    /// from a current one.
     pub revision: u32,
     /// Runs that followed it, the one that made it included.
     pub uses: u64,
     /// Cold starts for which it was pushed; decides which runs are audits.
     pub pushes: u64,
-    /// Recent use among the variants of one first page: every use of one of them takes a quarter from all, and gives
-    /// [`Action::SCORE_USE`] to the one used. Two to three uses in a row bring a newcomer to the top.
+    /// Recent use among the variants of one first page: every use of one of them takes a quarter
+    /// from all, and gives [`Action::SCORE_USE`] to the one used. Two to three uses in a row bring
+    /// a newcomer to the top.
     pub score: u32,
     /// The set's use counter at its last use: the larger, the more recent.
     pub last_used: u64,

@@ -6,8 +6,12 @@ use units::SegmentIndex;
 
 use crate::{Action, ActionSet, VERSION};
 
-/// Writes `set` as text: a line an action, a line a segment. A page is `inode:index`; neighbours are written as a range; a
-/// page carries `+` if a run that was not exact added it and `-` for each exact run that missed it.
+/// Writes `set` as text: a line an action, a line a segment. A page is `inode:index`; neighbours
+/// are written as a range; a page carries `+` if a run that was not exact added it and `-` for each
+/// exact run that missed it.
+///
+/// # Errors
+/// Those of `out`.
 pub fn dump(set: &ActionSet, out: &mut dyn Write) -> fmt::Result {
     let (count, pages) = (set.len(), set.pages_total());
     writeln!(out, "actions version {VERSION} image {} actions {count} pages {pages}", set.image())?;

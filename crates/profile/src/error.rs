@@ -1,4 +1,4 @@
-//! What can be wrong with an actions file, and with the way from traces to hot pages.
+//! Errors of actions files, and of finding hot pages in traces.
 
 use trace::varint::VarintError;
 use units::{ActionId, ImageId, InodeId};

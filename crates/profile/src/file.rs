@@ -56,10 +56,12 @@ impl ActionSet {
     }
 }
 
-/// Reads an actions file.
+/// Reads an actions file. The caller compares [`ActionSet::image`] with the image it wants to use
+/// the set for.
 ///
-/// Errors: not an actions file, another version, a length or hash that does not match, a value that breaks a rule, more than
-/// `limits` allow. The caller compares [`ActionSet::image`] with the image it wants to use the set for.
+/// # Errors
+/// Not an actions file, another version, a length or hash that does not match, a value that breaks
+/// a rule, more than `limits` allow.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<ActionSet, ProfileError> {
     let (header, payload) = read_header(bytes)?;
     let action_count = u64::from(header.action_count.get());

@@ -21,7 +21,7 @@ pub struct FileHeader {
     pub reserved: U16,
     /// Actions in the file.
     pub action_count: U32,
-    /// The image whose inodes the page numbers speak of.
+    /// The image whose inodes the page numbers are of.
     pub image: [u8; 32],
     /// The number that the next new action gets; greater than every id in the file.
     pub next_id: U64,
@@ -37,7 +37,8 @@ pub struct FileHeader {
 
 const _: () = assert!(size_of::<FileHeader>() == 112);
 
-/// Largest `next_id` and `clock`: they count events of the real world, and must not overflow when counting on.
+/// Largest `next_id` and `clock`: they count events of the real world, and must not overflow when
+/// counting on.
 pub const COUNTER_MAX: u64 = (1 << 63) - 1;
 
 /// Bit of an action's flag byte: it is stable.
@@ -45,12 +46,14 @@ pub const FLAG_STABLE: u8 = 1;
 
 /// Bit of a page mark: the page is an extra.
 pub const MARK_EXTRA: u64 = 1;
-/// Bit of a page mark: the number of exact runs that missed the page follows, 1 to 255; without it that number is 0.
+/// Bit of a page mark: the number of exact runs that missed the page follows, 1 to 255; without it
+/// that number is 0.
 pub const MARK_MISSED: u64 = 2;
 /// The runs that touched the page stand above the two bits.
 pub const MARK_RUNS_SHIFT: u32 = 2;
 
-/// Actions accepted in one file. We keep 4096 (`MergeConfig`); four times as many leave room for a later program.
+/// Actions accepted in one file. We keep 4096 (`MergeConfig`); four times as many leave room for a
+/// later program.
 pub const ACCEPTED_ACTIONS_MAX: usize = 4 * 4096;
 /// Pages accepted in one action: four times the 65536 that we write.
 pub const ACCEPTED_ACTION_PAGES_MAX: usize = 4 * 65536;

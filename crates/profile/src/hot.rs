@@ -1,16 +1,17 @@
-//! Hot pages: which pages of which files programs touch when they start, in which order, over any number of runs.
+//! Hot pages: which pages of which files programs touch when they start, in which order, over any
+//! number of runs.
 //!
-//! The packer lays the chunks of these pages together. So the answer speaks of paths, not of inodes: a trace of one image
-//! serves another image of the same tree, or the tree itself.
+//! The packer lays the chunks of these pages together. Hot pages are named by path, not by inode,
+//! so a trace of one image serves another image of the same tree, or the tree itself.
 //!
-//! Idea: each run is a list of first touches. A page's place is the median of its ranks in the runs that touch it, so that one run
-//! in which it came late (another argument, another order of threads) does not move it; pages of equal place stay in
-//! the order of the runs that they were given in. A page that few of the runs touched can be left out ([`Hot::merge`]).
+//! Each run is a list of first touches. The position of a page is the median of its ranks in the
+//! runs that touch it, so one run in which it came late (another argument, another order of
+//! threads) does not move it. Pages of equal position stay in the order of the given runs. A page
+//! that few of the runs touched can be left out ([`Hot::merge`]).
 //!
-//! A trace is one run, whatever number of programs it holds: what one of them touched comes from the page cache when
-//! the next one does, so only together are they a first-touch order. Each action of an [`ActionSet`] is a run of its own.
-//!
-//! Callers: `pack` and `cli`.
+//! A trace is one run, whatever number of programs it holds: pages that one of them touched are in
+//! the page cache when the next one needs them, so only together are they a first-touch order. Each
+//! action of an [`ActionSet`] is a run of its own.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -86,7 +87,8 @@ pub struct HotFit {
 }
 
 impl HotFit {
-    /// Whether fewer than half of the files are as they were: then the trace is likely to be of another tree.
+    /// Whether fewer than half of the files are as they were: then the trace is likely to be of
+    /// another tree.
     pub fn is_foreign(&self) -> bool {
         self.known < self.missing + self.resized
     }
@@ -96,8 +98,8 @@ impl HotRun {
     /// The run of a trace. Files that it does not name are looked up in `names`.
     ///
     /// # Errors
-    /// A file without a name, and `names` is missing, of another image, or does not know it; a page behind the end of
-    /// its file.
+    /// A file without a name, and `names` is missing, of another image, or does not know it; a page
+    /// behind the end of its file.
     pub fn from_trace(trace: &Trace, names: Option<Names>) -> Result<HotRun, HotError> {
         let mut run = RunBuilder::new(trace.header.image, names);
         for event in &trace.events {
@@ -132,8 +134,9 @@ impl HotRun {
 }
 
 impl Hot {
-    /// Merges runs. Pages that fewer than `min_runs` of them touched are left out, but never more is asked of a page than there
-    /// are runs. Where runs saw a file with different lengths, the last one counts, and pages behind that end go.
+    /// Merges runs. Pages that fewer than `min_runs` of them touched are left out, but never more
+    /// is asked of a page than there are runs. Where runs saw a file with different lengths, the
+    /// last one counts, and pages behind that end go.
     pub fn merge(runs: &[HotRun], min_runs: u32) -> Hot {
         let total = runs.iter().fold(0u32, |sum, run| sum.saturating_add(run.runs));
         let wanted = min_runs.clamp(1, total.max(1));
@@ -172,7 +175,8 @@ impl Hot {
         hot
     }
 
-    /// How well it fits the tree in which `size_of` gives the length of the regular file at a path, or `None`.
+    /// How well it fits the tree in which `size_of` gives the length of the regular file at a path,
+    /// or `None`.
     pub fn fit(&self, mut size_of: impl FnMut(&[u8]) -> Option<u64>) -> HotFit {
         let mut fit = HotFit::default();
         for file in &self.files {

@@ -1,23 +1,26 @@
-//! Profiles: what traces teach, in the form that predicting, pushing and packing use.
+//! Profiles: what is learned from traces, in the form that predicting, pushing and packing use.
 //!
-//! An [`Action`] is the ordered list of pages that one task of one program touches, over its executable and every library
-//! and data file (SYSFLOW's "action": startup, workload, exit). Segment `k` of an action is its pages
-//! `k * 32 .. (k + 1) * 32`. An [`ActionSet`] holds the actions of one image: bounded, ranked, saved in one file
-//! (docs/formats/actions.md).
+//! An [`Action`] is the ordered list of pages that one task of one program touches, over its
+//! executable and every library and data file (SYSFLOW's "action": startup, workload, exit).
+//! Segment `k` of an action is its pages `k * 32 .. (k + 1) * 32`. An [`ActionSet`] holds the
+//! actions of one image: bounded, ranked, saved in one file (docs/formats/actions.md).
 //!
-//! How a set learns ([`ActionSet::learn`], [`ActionSet::extend`]): an *exact* run is a complete first-touch order, from a
-//! cold start in which no push hid a touch. It refines the action of the same first page that it overlaps by at least
-//! 70 % (Jaccard: pages in both / pages in either), or else becomes a variant beside it. Jaccard and not containment,
-//! because a program that stops early is contained in every longer run of itself; as a refinement it would tear down
-//! the longer action. A run in which pushes hid touches can only add the pages that it missed.
+//! A set learns from runs ([`ActionSet::learn`], [`ActionSet::extend`]). An *exact* run is a
+//! complete first-touch order, from a cold start in which no push hid a touch. It refines the
+//! action of the same first page that it overlaps by at least 70 % (Jaccard: pages in both / pages
+//! in either). Without such an action it becomes a variant. Containment would be the wrong measure:
+//! a program that stops early is contained in every longer run of itself, and as a refinement it
+//! would shorten the longer action. A run in which pushes hid touches can only add the pages that
+//! it missed.
 //!
-//! [`Hot`] is what traces and actions become for the packer: paths and the pages of them to lay together.
+//! [`Hot`] is for the packer: paths, and the pages of them to lay together.
 //!
-//! A [`plan::LaunchPlan`] is what traces of a local program become for `launch`: prefetch groups and their breakpoints.
+//! A [`plan::LaunchPlan`] is for `launch`: the prefetch groups of a local program, and their
+//! breakpoints.
 //!
-//! A [`flow::FlowGraph`] says in which order the blocks of one data file are used.
+//! A [`flow::FlowGraph`] is the order in which the blocks of one data file are used.
 //!
-//! Everything is a pure function of its arguments. Callers: `predict`, `server`, `pack`, `launch`, `cli`.
+//! Everything is a pure function of its arguments.
 
 mod action;
 mod dump;

@@ -1,4 +1,4 @@
-//! How runs change an action: the rules of refinement, free of the set around it.
+//! The rules by which runs change an action, independent of the set that holds it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,15 +9,17 @@ use crate::{Action, PageMark};
 /// Rules and bounds of learning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// An exact run refines an action from this overlap on (percent, Jaccard); below it becomes a variant. 70: two runs of
-    /// one program share the interpreter and its libraries and still differ in their own modules.
+    /// An exact run refines an action from this overlap on (percent, Jaccard); below it becomes a
+    /// variant. 70: two runs of one program share the interpreter and its libraries and still
+    /// differ in their own modules.
     pub overlap_percent: u32,
-    /// A page is dropped after this many exact runs in a row that did not touch it, unless only one run ever touched it:
-    /// then the first exact run without it is enough.
+    /// A page is dropped after this many exact runs in a row that did not touch it, unless only one
+    /// run ever touched it: then the first exact run without it is enough.
     pub misses_max: u8,
-    /// Pages added by runs that were not exact, at most this part of an action (percent), or one segment if that is more. What
-    /// such runs add may be particular to their arguments, and only an exact run can contradict it; until then it is
-    /// pushed in vain, so the bound is well below the 15 % of waste that we promise.
+    /// Pages added by runs that were not exact, at most this part of an action (percent), or one
+    /// segment if that is more. What such runs add may be particular to their arguments, and only
+    /// an exact run can contradict it; until then it is pushed in vain, so the bound is well below
+    /// the 15 % of waste that we promise.
     pub extras_percent: u32,
     /// An exact run that changed at most this part of the pages (percent) makes the action stable.
     pub stable_percent: u32,
@@ -25,7 +27,8 @@ pub struct MergeConfig {
     pub variants_max: usize,
     /// Actions in a set.
     pub actions_max: usize,
-    /// Pages in an action: 65536 pages are 256 MB of code and data, more than any start we measured touches.
+    /// Pages in an action: 65536 pages are 256 MB of code and data, more than any start we measured
+    /// touches.
     pub action_pages_max: usize,
     /// Pages in all actions of a set: a million, 8 MB of page numbers and about 40 MB with indexes.
     pub pages_total_max: usize,
@@ -55,7 +58,8 @@ pub struct Extra {
     pub page: PageId,
 }
 
-/// Pages in both / pages in either, in percent rounded down. Both are free of duplicates. Two empty lists overlap by 100.
+/// Pages in both / pages in either, in percent rounded down. Both are free of duplicates. Two empty
+/// lists overlap by 100.
 pub fn overlap_percent(one: &[PageId], other: &[PageId]) -> u32 {
     let known: HashSet<PageId> = one.iter().copied().collect();
     let both = other.iter().filter(|page| known.contains(page)).count();
@@ -63,9 +67,9 @@ pub fn overlap_percent(one: &[PageId], other: &[PageId]) -> u32 {
     (both * 100).checked_div(either).unwrap_or(100) as u32
 }
 
-/// Refines `action` by an exact run with the same first page. The run's order wins, unless the action is stable and the pages
-/// are the same; pages it did not touch stay behind the page they followed, or go. Returns how many pages were added or
-/// dropped.
+/// Refines `action` by an exact run with the same first page. The run's order wins, unless the
+/// action is stable and the pages are the same; pages it did not touch stay behind the page they
+/// followed, or go. Returns how many pages were added or dropped.
 pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) -> usize {
     let old: HashMap<PageId, PageMark> = action.pages.iter().copied().zip(action.marks.iter().copied()).collect();
     let touched: HashSet<PageId> = run.iter().copied().collect();
@@ -100,8 +104,9 @@ pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) 
     pages.truncate(config.action_pages_max);
     marks.truncate(config.action_pages_max);
     let changed = added + dropped;
-    // Two runs of one program never have quite the same order. Once an exact run has confirmed the action, another order of the
-    // same pages is no reason for a new revision, which would cost its bundle.
+    // Two runs of one program never have quite the same order. Once an exact run has confirmed the
+    // action, another order of the same pages is no reason for a new revision, which would cost its
+    // bundle.
     let same_pages = added == 0 && touched.len() == action.pages.len();
     if same_pages && action.stable && action.runs > 1 && !reordered(&action.pages, run) {
         for mark in &mut action.marks {
@@ -130,7 +135,8 @@ fn reordered(old: &[PageId], new: &[PageId]) -> bool {
     moved.count() * 2 > new.len()
 }
 
-/// Adds the pages that a run missed, each behind its anchor, in the order given. Returns how many were added.
+/// Adds the pages that a run missed, each behind its anchor, in the order given. Returns how many
+/// were added.
 pub(crate) fn extend(action: &mut Action, extras: &[Extra], config: &MergeConfig) -> usize {
     let positions: HashMap<PageId, usize> = action.pages.iter().enumerate().map(|(i, page)| (*page, i)).collect();
     let extras_now = action.marks.iter().filter(|mark| mark.extra).count();

@@ -1,4 +1,4 @@
-//! From a trace to first-touch orders: the raw material of actions.
+//! First-touch orders of traces, from which actions are made.
 
 use std::collections::{HashMap, HashSet};
 

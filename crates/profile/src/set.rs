@@ -7,7 +7,8 @@ use units::{ActionId, ImageId, PageId};
 use crate::merge::{self, Extra, MergeConfig};
 use crate::{Action, PageMark, first_touches, overlap_percent};
 
-/// The actions of one image, bounded by a [`MergeConfig`] whenever they change. Deterministic: equal calls give equal sets.
+/// The actions of one image, bounded by a [`MergeConfig`] whenever they change. Deterministic:
+/// equal calls give equal sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionSet {
     pub(crate) image: ImageId,
@@ -16,7 +17,7 @@ pub struct ActionSet {
     pub(crate) clock: u64,
     pub(crate) actions: BTreeMap<ActionId, Action>,
     /// First pages whose next run should be seen exactly, the one noted longest ago first. A queue,
-    /// so that whoever fills it keeps nobody out. Not saved.
+    /// so that nobody who fills it keeps others out. Not saved.
     pub(crate) doubted: VecDeque<PageId>,
 }
 
@@ -28,7 +29,8 @@ const DOUBTED_MAX: usize = 256;
 pub enum Outcome {
     /// It became a new action.
     Created,
-    /// It refined an action, and this many pages came or went (the order may have changed even if none did).
+    /// It refined an action, and this many pages came or went (the order may have changed even if
+    /// none did).
     Refined(usize),
     /// It added this many pages to an action.
     Extended(usize),
@@ -149,7 +151,8 @@ impl ActionSet {
         place.and_then(|place| self.doubted.remove(place)).is_some()
     }
 
-    /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is no such action.
+    /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is
+    /// no such action.
     pub fn count_push(&mut self, id: ActionId) -> u64 {
         self.actions.get_mut(&id).map_or(0, |action| {
             action.pushes = action.pushes.saturating_add(1);
@@ -164,8 +167,9 @@ impl ActionSet {
         Some(id)
     }
 
-    /// Learns an exact run: refines the action that starts with the same page and overlaps it enough (the one that
-    /// overlaps most), or adds a variant. A refined action is not credited: see [`ActionSet::credit`].
+    /// Learns an exact run: refines the action that starts with the same page and overlaps it
+    /// enough (the one that overlaps most), or adds a variant. A refined action is not credited:
+    /// see [`ActionSet::credit`].
     pub fn learn(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
         match self.nearest(&run) {
@@ -179,8 +183,8 @@ impl ActionSet {
         }
     }
 
-    /// Learns a run of which pushes may have hidden touches: adds its pages to the action that starts with the same page and
-    /// overlaps it enough, or adds a variant. Never removes a page.
+    /// Learns a run of which pushes may have hidden touches: adds its pages to the action that
+    /// starts with the same page and overlaps it enough, or adds a variant. Never removes a page.
     pub fn learn_partial(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
         match self.nearest(&run) {
@@ -214,7 +218,8 @@ impl ActionSet {
         }
     }
 
-    /// The variant of the run's first page that overlaps it most, and by how much. Of equal ones, the best ranked.
+    /// The variant of the run's first page that overlaps it most, and by how much. Of equal ones,
+    /// the best ranked.
     fn nearest(&self, run: &[PageId]) -> Option<(u32, ActionId)> {
         let variants = self.variants(*run.first()?);
         let overlaps = variants.into_iter().map(|action| (overlap_percent(&action.pages, run), action.id));

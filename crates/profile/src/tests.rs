@@ -405,7 +405,8 @@ fn read_small(bytes: &[u8]) -> Result<ActionSet, ProfileError> {
     decode(bytes, &Limits { actions_max: 100, action_pages_max: 1000, pages_total_max: 5000 })
 }
 
-/// The invariant: no bytes make the reader panic, and what it accepts encodes to the very same bytes.
+/// The invariant: no bytes make the reader panic, and what it accepts encodes to the very same
+/// bytes.
 fn fuzz_one(bytes: &[u8], read: impl Fn(&[u8]) -> Result<ActionSet, ProfileError>) -> Result<bool, String> {
     match read(bytes) {
         Ok(set) if set.encode() == bytes => Ok(true),
@@ -436,7 +437,8 @@ fn fuzz_decode() {
         }
         accepted += usize::from(fuzz_one(&bytes, read_small).unwrap());
     }
-    // Among forged files some must be accepted (a changed page number is no error), or nothing was reached.
+    // Among forged files some must be accepted (a changed page number is no error), or nothing was
+    // reached.
     assert!(accepted > 100, "only {accepted} of the forged files got past the checks");
 }
 

@@ -1,9 +1,10 @@
 //! Puts what the sources saw, in the order of time, into the events of a trace.
 //!
-//! The assembler keeps the token and the mappings of each process, the touched pages of each file, and
-//! a list of events. Only first touches make events, so however long a program runs, the list is no
-//! longer than its files. Events of files that changed are taken out at the end, when the changes are
-//! known. The assembler asks the file system about files, and nothing else of the machine.
+//! The assembler keeps the token and the mappings of each process, the touched pages of each file,
+//! and a list of events. Only first touches make events, so however long a program runs, the list
+//! is no longer than its files. Events of files that changed are taken out at the end, when the
+//! changes are known. The assembler asks the file system about files, and nothing else of the
+//! machine.
 
 mod output;
 
@@ -22,13 +23,15 @@ pub use output::Summary;
 
 use output::Output;
 
-/// What the kernel maps around a page that was asked for, if it is in memory: 64 KiB, aligned by address (`fault_around_bytes`).
+/// What the kernel maps around a page that was asked for, if it is in memory: 64 KiB, aligned by
+/// address (`fault_around_bytes`).
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
 
 /// Events of a recording at most: what readers take by default.
 const EVENTS_MAX: usize = 16 << 20;
 
-/// Instructions of a process seen by the clock that are kept: what runs later runs all the time or hardly at all.
+/// Instructions of a process seen by the clock that are kept: what runs later runs all the time or
+/// hardly at all.
 const RUNNING_MAX: usize = 16 << 10;
 
 /// `PROT_EXEC`.
@@ -79,7 +82,8 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock. `source` says which of what comes counts as a touch.
+    /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock. `source` says which
+    /// of what comes counts as a touch.
     pub(crate) fn new(files: Files, source: Source, candidates: CandidatesChoice, began: u64) -> Assembler {
         Assembler {
             files,
@@ -130,7 +134,8 @@ impl Assembler {
         }
     }
 
-    /// The process, made up if it was not announced: its announcement was lost, or the source announces none.
+    /// The process, made up if it was not announced: its announcement was lost, or the source
+    /// announces none.
     fn process(&mut self, at: Moment, id: u32) -> &mut Process {
         if !self.processes.contains_key(&id) {
             use std::os::unix::ffi::OsStringExt;
@@ -141,7 +146,8 @@ impl Assembler {
         self.processes.get_mut(&id).expect("it was just made")
     }
 
-    /// The token of a process, started by now even if the mapping that names its executable was lost.
+    /// The token of a process, started by now even if the mapping that names its executable was
+    /// lost.
     fn running_token(&mut self, at: Moment, id: u32) -> Token {
         let process = self.process(at, id);
         let token = process.token;
@@ -250,12 +256,13 @@ impl Assembler {
         let first = address.max(area.start) & !(FAULT_AROUND_BYTES - 1);
         let (first, last) = (first.max(area.start), (first + FAULT_AROUND_BYTES).min(area.end));
         let page = page_of(offset);
-        // The instruction was to be fetched itself. One that goes on from the page before has another address.
+        // The instruction was to be fetched itself. One that goes on from the page before has
+        // another address.
         let is_fetch = instruction == address && area.executable && self.candidates == CandidatesChoice::Faults;
         let is_code = is_fetch && process.code.insert((file, page));
         let window = page_of(area.offset + (first - area.start))..page_of(area.offset + (last - 1 - area.start)) + 1;
         let pages = match self.source {
-            // The trace points tell ranges themselves, but not that the disk was read.
+            // The trace points report ranges themselves, but not reads of the disk.
             Source::Filemap if !major => 0..0,
             Source::Filemap => page..page + 1,
             Source::Residency => 0..0,
@@ -271,7 +278,8 @@ impl Assembler {
         }
     }
 
-    /// Inner loops of what a program does while it reads nothing: the first look at one is near its first run.
+    /// Inner loops of what a program does while it reads nothing: the first look at one is near its
+    /// first run.
     fn runs(&mut self, at: Moment, id: u32, instruction: u64) {
         let Some(process) = self.processes.get_mut(&id) else { return };
         let Some(area) = process.space.at(instruction).filter(|area| area.executable).copied() else { return };
@@ -382,7 +390,8 @@ impl Assembler {
         output.finish(at)
     }
 
-    /// What is in memory now, in the order of files and offsets, as touched by a last process with the first one's name.
+    /// What is in memory now, in the order of files and offsets, as touched by a last process with
+    /// the first one's name.
     fn add_resident(&mut self, at: Moment) {
         let first = self.events.iter().find_map(|event| match event {
             Event::Start { name, .. } => Some(name.clone()),

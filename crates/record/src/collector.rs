@@ -1,7 +1,8 @@
 //! The thread that empties the sources while the program runs.
 //!
-//! Rings of several processors are each in order, but not together. So what was taken out waits until the next round: by then
-//! everything older than the beginning of this round has been taken out too, and the older part can be sorted and assembled.
+//! The ring of each processor is in order, but the rings together are not. So records wait until
+//! the next round. By then everything older than the beginning of this round has been read, and the
+//! older part can be sorted and assembled.
 
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd;
@@ -17,8 +18,9 @@ use crate::filemap::Filemap;
 use crate::library::Library;
 use crate::raw::{Did, Raw};
 
-/// Milliseconds between two rounds where nothing wakes us: the library's ring of 4 MiB would need a million reads a second
-/// to overflow, and fifty wake-ups a second cost nothing that can be measured.
+/// Milliseconds between two rounds where nothing wakes us: the library's ring of 4 MiB would need a
+/// million reads a second to overflow, and fifty wake-ups a second cost nothing that can be
+/// measured.
 const ROUND_MILLISECONDS: u16 = 20;
 
 /// What is emptied.
@@ -42,12 +44,12 @@ pub(crate) struct Collector {
     pending: Vec<Raw>,
     /// When the round before this began.
     round_before: u64,
-    /// Processes that run, for whoever waits for all.
+    /// Processes that run, for a caller that waits for all.
     running: Arc<AtomicUsize>,
 }
 
 impl Collector {
-    /// Over these sources; tells in `running` how many processes are known to run.
+    /// Over these sources; counts in `running` how many processes are known to run.
     pub(crate) fn new(sources: Sources, assembler: Assembler, running: Arc<AtomicUsize>) -> Collector {
         Collector { sources, assembler, pending: Vec::new(), round_before: 0, running }
     }
@@ -99,7 +101,8 @@ impl Collector {
     }
 
     fn assemble(&mut self, until: u64) {
-        // Pieces of it are in order already, which this sort makes use of; equal times keep their order.
+        // Pieces of it are in order already, which this sort makes use of; equal times keep their
+        // order.
         self.pending.sort_by_key(|raw| raw.at);
         let ready = self.pending.partition_point(|raw| raw.at <= until);
         for raw in self.pending.drain(..ready) {

@@ -1,4 +1,4 @@
-//! What can keep a recording from being made.
+//! Errors that keep a recording from being made.
 
 use std::ffi::OsString;
 use std::io;

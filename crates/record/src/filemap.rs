@@ -1,10 +1,11 @@
-//! The kernel's `filemap` trace points: every range of a file that a fault maps or a read takes, of mapped files and others, of
+//! The kernel's `filemap` trace points: every range of a file that a fault maps or a read takes, of
 //! static programs too.
 //!
-//! They are switched on in a trace instance of our own, for our thread and what it starts (`event-fork`), and read as text.
-//! The instance is named after our process and removed at the end; one whose process was killed is removed by the next recording.
-//! The trace points know files by number; mappings and the preloaded library know their paths, and otherwise the descriptors of the
-//! process are looked through.
+//! They are switched on in a trace instance of our own, for our thread and its children
+//! (`event-fork`), and read as text. The instance is named after our process and removed at the
+//! end. If its process is killed, the next recording removes it. The trace points name files by
+//! number; their paths come from mappings, from the preloaded library, or from the descriptors of
+//! the process.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -21,7 +22,8 @@ use crate::raw::{Did, Raw};
 /// Where the kernel's own page says that it belongs.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Trace points that we switch on. The third is younger (Linux 6.13): without it reads are not seen.
+/// Trace points that we switch on. The third is younger (Linux 6.13): without it reads are not
+/// seen.
 const POINTS: [&str; 3] = ["mm_filemap_fault", "mm_filemap_map_pages", "mm_filemap_get_pages"];
 
 /// How our instances are named, before the number of our process.
@@ -131,7 +133,7 @@ impl Filemap {
         Ok(())
     }
 
-    /// Whether the kernel tells about reads.
+    /// Whether the kernel reports reads.
     pub(crate) fn sees_reads(&self) -> bool {
         self.sees_reads
     }
@@ -204,9 +206,9 @@ struct Seen {
     end: u64,
 }
 
-/// Reads a line such as
-/// `bash-25999   (  25999) [001] ..... 26125.582237: mm_filemap_map_pages: dev=254:0 ino=4fa7d ofs=827392-892927`.
-/// A name may hold spaces and parentheses, so it is read from the end.
+/// Reads a line such as `bash-25999 ( 25999) [001] ..... 26125.582237: mm_filemap_map_pages:
+/// dev=254:0 ino=4fa7d ofs=827392-892927`. A name may hold spaces and parentheses, so it is read
+/// from the end.
 fn parse(line: &str) -> Option<Seen> {
     let (head, fields) = line.rsplit_once(": dev=")?;
     let mut words = fields.split_whitespace();

@@ -1,8 +1,9 @@
-//! The files that a recording meets: which of them belong in a trace, and whether they stayed as they were.
+//! The files of a recording: which of them belong in a trace, and whether they stayed as they were.
 //!
-//! A file is known by its path as the kernel gives it, with all links resolved. It is looked at when it is first met and again at
-//! the end. Left out are what is no regular file, what is gone or was replaced, what lies in /proc, /sys or /dev, and what
-//! was written while the program ran: a list of its pages would be stale before it was used.
+//! A file is known by its path as the kernel gives it, with all links resolved. It is checked when
+//! it is first seen and again at the end. Left out are files that are not regular, are gone or were
+//! replaced, lie in /proc, /sys or /dev, or were written while the program ran: a list of their
+//! pages would be stale before it was used.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -98,7 +99,8 @@ impl Files {
         }
     }
 
-    /// The file at `path`, which the kernel says is `identity`; `None` if it does not belong in a trace.
+    /// The file at `path`, which the kernel says is `identity`; `None` if it does not belong in a
+    /// trace.
     pub(crate) fn find(&mut self, path: &[u8], identity: Identity) -> Option<FileIndex> {
         if let Some(found) = self.by_path.get(path) {
             return *found;
@@ -125,8 +127,8 @@ impl Files {
         &self.known[index.0 as usize]
     }
 
-    /// The ranges of a file that are in memory; `None` if the kernel does not tell us the truth about this file, because it is not
-    /// ours and we may not write to it.
+    /// The ranges of a file that are in memory; `None` if the kernel does not give us the truth
+    /// about this file, because it is not ours and we may not write to it.
     pub(crate) fn resident(&self, index: FileIndex) -> Option<Vec<(u64, u64)>> {
         let path = OsStr::from_bytes(&self.get(index).path);
         let file = std::fs::File::open(path).ok()?;
@@ -155,7 +157,8 @@ impl Files {
             return None;
         }
         let state = state_of(path)?;
-        // File systems without a disk of their own (overlayfs, btrfs) answer with other numbers than the kernel's events.
+        // File systems without a disk of their own (overlayfs, btrfs) answer with other numbers
+        // than the kernel's events.
         let has_disk = rustix::fs::major(state.identity.device) != 0;
         let is_same = state.identity == identity || (!has_disk && state.identity.device != identity.device);
         let is_old = state.modified < self.began;
@@ -168,8 +171,9 @@ pub(crate) fn is_left_out(path: &[u8]) -> bool {
     LEFT_OUT.iter().any(|folder| path.starts_with(folder)) || path.ends_with(DELETED)
 }
 
-/// A time that no file written so far can bear and all written from now on reach. The kernel stamps files by a coarse clock, so two
-/// files written within one of its ticks (1 to 10 ms) cannot be told apart: this waits for the next tick.
+/// A time that no file written so far can bear and all written from now on reach. The kernel stamps
+/// files by a coarse clock, so two files written within one of its ticks (1 to 10 ms) cannot be
+/// told apart: this waits for the next tick.
 fn next_stamp() -> Timespec {
     let called = rustix::time::clock_gettime(ClockId::Realtime);
     // A clock that is set back meanwhile ends the wait too.

@@ -1,22 +1,30 @@
-//! Recording a program of this machine: which pages of which files it touches, in which order, where code runs for the
-//! first time, and which paths it looks up. The result is a trace (`docs/formats/trace.md`) of local files.
+//! Records a program of this machine: which pages of which files it touches, in which order, where
+//! code runs for the first time, and which paths it looks up. The result is a trace
+//! (`docs/formats/trace.md`) of local files.
 //!
-//! The program runs as it would without us: same environment but for what a recorder needs, same terminal, same exit code. Its children
-//! and threads are followed. Several sources feed one [`Collector`](collector), which sorts what they saw by time, and one
-//! [`Assembler`](assembler), which turns it into events: first touches only, and of no file that changed meanwhile.
+//! The program runs as it would without us: same environment but for what a recorder needs, same
+//! terminal, same exit code. Its children and threads are followed. Several sources feed one
+//! [`Collector`](collector), which sorts their records by time, and one [`Assembler`](assembler),
+//! which turns them into events: first touches only, and of no file that changed meanwhile.
 //!
 //! | source | sees | needs |
 //! |---|---|---|
-//! | perf | page faults and mappings, on a warm cache too; exact by [`probe::exact`] (Linux 6.7, two stops for each mapping of a file), else 64 KiB around each fault, without a stop | `perf_event_paranoid` at most 2 |
+//! | perf | page faults and mappings, on a warm cache too | `perf_event_paranoid` at most 2 |
 //! | filemap | every range that a fault maps or a read takes | root |
-//! | residency | what of the files is in memory afterwards | files that are ours |
+//! | residency | pages of the files that are in memory afterwards | files that are ours |
 //!
-//! Beside it, reads and look-ups come from a preloaded library (`crates/preload`, no stops), or from stops at system calls chosen by
-//! a seccomp filter, for static programs; as root, where page faults are not exact, from the filemap trace points. First instructions of code come from perf.
+//! Page faults are exact with Linux 6.7 ([`probe::exact`], two stops for each mapping of a file).
+//! Otherwise a fault stands for the 64 KiB around it, and nothing stops.
 //!
-//! What is recorded is what was *touched*, not what the kernel read ahead: lists of the latter made programs slower.
+//! Reads and look-ups come from a preloaded library (`crates/preload`, no stops). For static
+//! programs they come from stops at system calls that a seccomp filter chooses, or, as root and
+//! where page faults are not exact, from the filemap trace points. First instructions of code come
+//! from perf.
 //!
-//! Called by `cli`, `launch` and `bench`. Units: bytes; times in traces are microseconds since the recording began.
+//! A recording has what was *touched*, not what the kernel read ahead: lists of the latter made
+//! programs slower.
+//!
+//! Units: bytes; times in traces are microseconds since the recording began.
 
 mod assembler;
 mod collector;
@@ -77,12 +85,13 @@ pub struct Outcome {
 
 /// Runs the program and records it. The trace is complete however the program ends.
 ///
-/// Blocks the signals that a wrapper passes on while the program runs, in the calling thread; call it from the main one. After an
-/// error they may stay blocked ([`host::signals::unblock`]).
+/// Blocks the signals that a wrapper passes on while the program runs, in the calling thread; call
+/// it from the main one. After an error they may stay blocked ([`host::signals::unblock`]).
 ///
 /// # Errors
-/// The source that was asked for does not work here, or the program cannot be started: it did not run then. Or its end is not known
-/// ([`RecordError::Wait`]). Later failures leave an outcome without a trace, and a note.
+/// The source that was asked for does not work here, or the program cannot be started: it did not
+/// run then. Or its end is not known ([`RecordError::Wait`]). Later failures leave an outcome
+/// without a trace, and a note.
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
     // First: with a file size limit, some of the rest is an error, and not the end.

@@ -1,8 +1,9 @@
-//! What the preloaded library tells: the reading side of its ring.
+//! The reading side of the ring that the preloaded library writes to.
 //!
-//! The ring is a memfd that the library opens by our path in /proc, so that nothing is left behind, and programs that close all
-//! their descriptors find it again after an exec. It is read by `pread`, which needs no shared references to memory that others
-//! change: first the commits, then what they cover.
+//! The ring is a memfd that the library opens by our path in /proc. So nothing is left behind, and
+//! programs that close all their descriptors find it again after an exec. It is read by `pread`,
+//! which needs no shared references to memory that others change: first the commits, then the
+//! entries that they cover.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -22,20 +23,22 @@ use crate::ring;
 /// The library's file name.
 pub const LIBRARY: &str = "librunnel_trace.so";
 
-/// The file name of the library that tells a launcher of loaded libraries; it lies beside [`LIBRARY`].
+/// The file name of the library that reports loaded libraries to a launcher; it lies beside
+/// [`LIBRARY`].
 pub const AUDITOR: &str = "librunnel_audit.so";
 
-/// The variable that tells the library where the ring is.
+/// The variable with the path of the ring.
 const VARIABLE: &str = "RUNNEL_TRACE_RING";
 
 /// Slots read at once.
 const BATCH_SLOTS: usize = 1024;
 
-/// Rounds after which a slot that was reserved and not committed is given up: its writer was killed. A writer that is only
-/// preempted takes a few rounds at most.
+/// Rounds after which a slot that was reserved and not committed is given up: its writer was
+/// killed. A writer that is only preempted takes a few rounds at most.
 const PATIENCE_ROUNDS: u32 = 50;
 
-/// Where the library is: beside this program, or in `../lib/runnel` or `../lib` from there. None if LD_PRELOAD cannot name it.
+/// Where the library is: beside this program, or in `../lib/runnel` or `../lib` from there. None if
+/// LD_PRELOAD cannot name it.
 pub fn find_library() -> Option<PathBuf> {
     find(LIBRARY)
 }
@@ -75,8 +78,8 @@ impl Library {
         Ok(library)
     }
 
-    /// The variables that a program needs so that the library at `path` loads into it and finds the ring; `preload` is what is
-    /// preloaded already.
+    /// The variables that a program needs so that the library at `path` loads into it and finds the
+    /// ring; `preload` is what is preloaded already.
     pub(crate) fn environment(&self, path: &Path, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
         let ring = format!("/proc/{}/fd/{}", std::process::id(), self.ring.as_raw_fd());
         let mut libraries = path.as_os_str().to_os_string();
@@ -100,7 +103,8 @@ impl Library {
             let slots = self.slots(committed)?;
             let mut used = self.entries(&slots, &mut take);
             if used == 0 {
-                // A writer that is only preempted goes on; one that was killed never finishes its entry.
+                // A writer that is only preempted goes on; one that was killed never finishes its
+                // entry.
                 self.waited += 1;
                 if self.waited <= PATIENCE_ROUNDS {
                     return Ok(());
@@ -208,8 +212,8 @@ pub(crate) struct Folders {
 const FOLDERS_MAX: usize = 65_536;
 
 impl Folders {
-    /// A path where nothing is, as the file system would spell it: the folders that exist with their links resolved, the rest
-    /// without its `.` and `..`.
+    /// A path where nothing is, as the file system would spell it: the folders that exist with
+    /// their links resolved, the rest without its `.` and `..`.
     pub(crate) fn resolve(&mut self, path: &[u8]) -> Option<Vec<u8>> {
         let path = Path::new(OsStr::from_bytes(path));
         let (parent, name) = (path.parent()?, path.file_name()?);

@@ -1,4 +1,4 @@
-//! A look at the program before it runs.
+//! Looks at the program before it runs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,8 +15,8 @@ const PT_INTERP: u32 = 3;
 /// Scripts that name a script, as in Linux.
 const SCRIPTS_MAX: usize = 5;
 
-/// Whether no library can be preloaded into a program because it has no dynamic linker. What cannot be found or read, or is no
-/// ELF file of 64 bits, is not said to be static.
+/// Whether no library can be preloaded into a program because it has no dynamic linker. What cannot
+/// be found or read, or is no ELF file of 64 bits, is not said to be static.
 pub(crate) fn is_static(program: &OsStr) -> bool {
     let Some(mut path) = find(program) else { return false };
     for _ in 0..SCRIPTS_MAX {

@@ -1,4 +1,4 @@
-//! What the sources deliver, before it is put in order.
+//! Records of the sources, before they are put in order.
 
 use std::ops::Range;
 

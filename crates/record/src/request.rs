@@ -1,4 +1,4 @@
-//! What is asked of a recording.
+//! The options of a recording.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ pub struct Request {
     pub environment: Vec<(OsString, OsString)>,
     /// Its working directory; ours if `None`.
     pub directory: Option<PathBuf>,
-    /// What tells which pages of mapped files are touched.
+    /// The source of touched pages of mapped files.
     pub source: SourceChoice,
-    /// What tells which ranges of files are read, and what is looked up.
+    /// The source of reads of files and of look-ups.
     pub reads: ReadsChoice,
-    /// What tells which files are mapped.
+    /// The source of mappings of files.
     pub maps: MapsChoice,
     /// Where breakpoints may be set.
     pub candidates: CandidatesChoice,
@@ -51,7 +51,7 @@ impl Request {
     }
 }
 
-/// What tells which pages of mapped files are touched.
+/// The source of touched pages of mapped files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceChoice {
     /// The best that works here.
@@ -65,7 +65,7 @@ pub enum SourceChoice {
     Residency,
 }
 
-/// What tells which ranges of files are read, and what is looked up.
+/// The source of reads of files and of look-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadsChoice {
     /// The best that works here. With [`MapsChoice::Perf`], no stops.
@@ -73,21 +73,24 @@ pub enum ReadsChoice {
     Auto,
     /// A library that is loaded before the program: no stops, no root.
     Preload,
-    /// Stops at the calls that read and look up: for static programs. Up to half of a program's time.
+    /// Stops at the calls that read and look up: for static programs. Up to half of a program's
+    /// time.
     Seccomp,
     /// Nothing: mapped files only, or what the source sees itself.
     None,
 }
 
-/// What tells which files are mapped, and where.
+/// The source of mappings of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MapsChoice {
-    /// Perf events, and stops at each mapping of a file where that makes page faults exact or there are no perf events.
+    /// Perf events, and stops at each mapping of a file where that makes page faults exact or there
+    /// are no perf events.
     #[default]
     Auto,
-    /// Perf events: no stops, and page faults tell windows of 64 KiB.
+    /// Perf events: no stops, and page faults show windows of 64 KiB.
     Perf,
-    /// Perf events and stops at each mapping of a file. Page faults are exact ([`probe::exact`]) where the kernel can.
+    /// Perf events and stops at each mapping of a file. Page faults are exact ([`probe::exact`])
+    /// where the kernel can.
     Seccomp,
     /// Perf events and stops at each mapping of a file that code may run in.
     SeccompExecutable,
@@ -99,7 +102,8 @@ pub enum CandidatesChoice {
     /// The first instruction of each page of code that runs.
     #[default]
     Faults,
-    /// Return addresses of a few functions of the C library that were called from there once, as in Spidermine; for comparison. The
-    /// preloaded library must have been built with the feature `calls`.
+    /// Return addresses of a few functions of the C library that were called from there once, as in
+    /// Spidermine; for comparison. The preloaded library must have been built with the feature
+    /// `calls`.
     Calls,
 }

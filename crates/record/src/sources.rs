@@ -1,4 +1,4 @@
-//! Choosing what to record with: the best that works here, and a word on why nothing better does.
+//! Chooses the sources: the best that work here, with a note why no better ones do.
 
 use std::io;
 use std::path::PathBuf;
@@ -78,12 +78,13 @@ fn exact(request: &Request, notes: &mut Vec<String>) -> bool {
         return false;
     }
     probe::exact::probe()
-        .inspect_err(|error| notes.push(format!("page faults tell windows of 64 KiB (before Linux 6.7?): {error}")))
+        .inspect_err(|error| notes.push(format!("page faults show windows of 64 KiB (before Linux 6.7?): {error}")))
         .is_ok()
 }
 
-/// What sees the touches of mapped files. With `exact`, page faults are enough for that, and reads are seen otherwise: the trace
-/// points name files by number, and a process has often closed them before it is asked for their path.
+/// What sees the touches of mapped files. With `exact`, page faults are enough for that, and reads
+/// are seen otherwise: the trace points name files by number, and a process has often closed them
+/// before it is asked for their path.
 fn touches(request: &Request, exact: bool, notes: &mut Vec<String>) -> Result<(Source, Sources), RecordError> {
     let failed = |what| move |source| RecordError::Source { what, source };
     let perf = || Rings::open(request.ring_bytes);

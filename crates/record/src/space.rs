@@ -1,6 +1,7 @@
 //! Which file lies at which address of a process, from the mappings it made.
 //!
-//! Unmapping is not told by the kernel's events, and need not be: an address that is used again was mapped again first.
+//! The kernel's events do not report unmapping, and need not: an address that is used again was
+//! mapped again first.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,8 @@ impl Space {
         if area.start >= area.end {
             return;
         }
-        // Areas do not overlap, so of those that start before `area` only the last can reach into it.
+        // Areas do not overlap, so of those that start before `area` only the last can reach into
+        // it.
         let before = self.areas.range(..area.start).next_back().map(|(_, area)| *area);
         if let Some(before) = before.filter(|before| before.end > area.start) {
             self.areas.insert(before.start, Area { end: area.start, ..before });
@@ -75,7 +77,8 @@ impl Space {
         inside.filter(|area| area.end.next_multiple_of(page) <= end).for_each(|area| area.exact = true);
     }
 
-    /// Faults map what is around again: a new process has the mappings of the old one, but nothing of how they are watched.
+    /// Faults map what is around again: a new process has the mappings of the old one, but nothing
+    /// of how they are watched.
     pub(crate) fn make_inexact(&mut self) {
         self.areas.values_mut().for_each(|area| area.exact = false);
     }

@@ -1,4 +1,4 @@
-//! Waiting for what the program has started.
+//! Waits for the processes that the program has started.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

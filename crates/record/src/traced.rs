@@ -1,6 +1,8 @@
-//! What calls that stopped for us mean: the way to see reads and mappings of programs that load no library.
+//! The meaning of system calls that stopped for us: reads and mappings of programs that load no
+//! library.
 //!
-//! The caller stands still meanwhile, so its descriptors and its memory are looked at through /proc.
+//! The caller is stopped meanwhile, so /proc shows its descriptors and its memory as they are at
+//! the call.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

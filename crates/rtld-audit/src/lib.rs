@@ -1,20 +1,24 @@
-//! `librunnel_audit.so`, an auditor of the dynamic linker (`LD_AUDIT`, rtld-audit(7)): it tells `runnel launch` that a program, or
-//! a child of it, loads one of a few libraries. The trigger of later prefetch groups where breakpoints cannot be had.
+//! `librunnel_audit.so`, an auditor of the dynamic linker (`LD_AUDIT`, rtld-audit(7)). It reports
+//! to `runnel launch` that a program, or a child of it, loads one of a few libraries. The reports
+//! start later prefetch groups where breakpoints are impossible.
 //!
-//! It is a library of its own, not a part of `librunnel_trace.so`, because an auditor lies in a name space of its own with a
-//! second C library: what that one has for programs (handlers, functions before those of the C library) must not be there.
-//! Without `RUNNEL_AUDIT` in the environment the linker is told to unload it at once.
+//! It is a library of its own and not a part of `librunnel_trace.so`, because an auditor lies in a
+//! name space of its own with a second C library. What `librunnel_trace.so` has for programs
+//! (handlers, functions that replace those of the C library) must not be there. Without
+//! `RUNNEL_AUDIT` in the environment the linker unloads it at once.
 //!
-//! What it may not do: change the program. It asks for no symbols, so calls are bound as without it; it has no descriptor of
-//! its own between two reports, so a program may close and count them as it likes; its `errno` is that of its own C library;
-//! it never waits and never allocates. A program that has put itself under a system call filter since its start is told
-//! nothing of, because a filter may kill for a socket. glibc only: musl and static programs ignore `LD_AUDIT`, and so does
-//! glibc where a file gives privileges.
+//! It must not change the program. It asks for no symbols, so calls are bound as without it. It has
+//! no open descriptor between two reports, so a program may close and count its own. Its `errno` is
+//! that of its own C library. It never waits and never allocates. If a program has installed a
+//! system call filter since its start, nothing is reported, because a filter may kill for a socket.
+//! glibc only: musl and static programs ignore `LD_AUDIT`, and so does glibc where a file gives
+//! privileges.
 //!
-//! The parts: `linker` (the functions that the linker calls), `wanted` (what the variable says), `report` (one datagram).
+//! The parts: `linker` (the functions that the linker calls), `wanted` (the value of the variable),
+//! `report` (one datagram).
 //!
-//! As it is shipped (panics abort) it does without Rust's standard library: that would bring a quarter of a MiB and another library,
-//! which a cold disk would have to read for each program.
+//! The shipped library (panics abort) has no Rust standard library: that would add a quarter of a
+//! MiB and another library, which a cold disk would have to read for each program.
 #![cfg_attr(panic = "abort", no_std)]
 
 #[allow(unsafe_code)]

@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::report;
 use crate::wanted::Wanted;
 
-/// The newest version of the interface that this is written for (glibc 2.35). What is used of it is the same in version 1.
+/// The newest version of the interface that this is written for (glibc 2.35). What is used of it is
+/// the same in version 1.
 const LAV_CURRENT: c_uint = 2;
 
 /// The first fields of `struct link_map` (link.h).
@@ -41,7 +42,8 @@ static STATE: State = State {
 // SAFETY: declares nothing.
 unsafe extern "C" {}
 
-/// Nothing here panics; without the standard library the compiler wants to be told what would happen.
+/// Nothing here panics; without the standard library the compiler wants to be told what would
+/// happen.
 #[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -52,7 +54,8 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 /// The handshake: the version of the interface that is used; 0 has the linker unload this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn la_version(version: c_uint) -> c_uint {
-    // SAFETY: the name ends with NUL; the program does not run yet, so nothing changes the environment.
+    // SAFETY: the name ends with NUL; the program does not run yet, so nothing changes the
+    // environment.
     let value = unsafe { libc::getenv(c"RUNNEL_AUDIT".as_ptr()) };
     if value.is_null() || STATE.is_ready.load(Ordering::Acquire) {
         return 0;
@@ -60,14 +63,15 @@ pub extern "C" fn la_version(version: c_uint) -> c_uint {
     // SAFETY: getenv gave a string that ends with NUL.
     let text = unsafe { CStr::from_ptr(value) };
     let Some(wanted) = Wanted::parse(text.to_bytes()) else { return 0 };
-    // SAFETY: the linker calls this once, before there are threads, and nobody reads it before the store below.
+    // SAFETY: the linker calls this once, before there are threads, and nobody reads it before the
+    // store below.
     unsafe { (*STATE.wanted.get()).write(wanted) };
     STATE.is_ready.store(true, Ordering::Release);
     version.min(LAV_CURRENT)
 }
 
-/// An object was mapped, by the program's start or by dlopen(3). Returns 0: its symbols are none of our business, and its
-/// calls are bound as without an auditor.
+/// An object was mapped, by the program's start or by dlopen(3). Returns 0: its symbols are none of
+/// our business, and its calls are bound as without an auditor.
 ///
 /// # Safety
 /// As rtld-audit(7) says: `map` is null or leads to the object's link map.

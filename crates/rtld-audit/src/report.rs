@@ -1,7 +1,8 @@
 //! One report: a datagram of 16 bytes, device and inode of the library, to the launcher's socket.
 //!
-//! The socket is made for the report and closed after it, by raw system calls: closing must not be a point where the
-//! program's threads are cancelled. What fails, fails silently; a queue that is full loses the report.
+//! The socket is made for the report and closed after it, by raw system calls: closing must not be
+//! a cancellation point of the program's threads. Errors are ignored; a full queue loses the
+//! report.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{self, MaybeUninit};
@@ -26,9 +27,10 @@ pub(crate) unsafe fn identity(path: *const libc::c_char) -> Option<(u64, u64)> {
     (done == 0).then_some((status.st_dev as u64, status.st_ino as u64))
 }
 
-/// Tells the launcher; true if it was told.
+/// Reports to the launcher; whether that worked.
 pub(crate) fn send(wanted: &Wanted, device: u64, inode: u64) -> bool {
-    // A filter that came since may kill the program for what follows. Reading a file is what the linker has just done too.
+    // A filter that came since may kill the program for what follows. Reading a file is what the
+    // linker has just done too.
     if filters() != Some(wanted.filters) {
         return false;
     }
@@ -48,7 +50,8 @@ pub(crate) fn send(wanted: &Wanted, device: u64, inode: u64) -> bool {
     }
     let message = [device, inode];
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: message and address are as long as said and live until the call returns; the descriptor is ours.
+    // SAFETY: message and address are as long as said and live until the call returns; the
+    // descriptor is ours.
     unsafe {
         let address: *const c_void = (&raw const address).cast();
         let sent = libc::syscall(libc::SYS_sendto, socket, message.as_ptr(), 16usize, flags, address, length);

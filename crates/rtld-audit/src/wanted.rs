@@ -1,9 +1,11 @@
 //! Which libraries are to be reported, and where: the value of `RUNNEL_AUDIT`.
 //!
-//! `NAME FILTERS DEVICE:INODE ...`, numbers in hexadecimal: the abstract name of the launcher's datagram socket, the number of
-//! system call filters that the launcher is under, and the libraries. Written by `launch::auditor`.
+//! `NAME FILTERS DEVICE:INODE ...`, numbers in hexadecimal: the abstract name of the launcher's
+//! datagram socket, the number of system call filters that the launcher is under, and the
+//! libraries. `launch::auditor` writes it.
 
-/// Libraries that are looked for, the first ones. One bit each in a word; a plan has few groups with a library of their own.
+/// Libraries that are looked for, the first ones. One bit each in a word; a plan has few groups
+/// with a library of their own.
 pub(crate) const LIBRARIES_MAX: usize = 64;
 
 /// Bytes of the socket's name; the kernel takes 107.

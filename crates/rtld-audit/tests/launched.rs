@@ -1,5 +1,5 @@
-//! Programs that are launched without breakpoints, or are refused them: the load of a library has the later group fetched, and nothing
-//! else about them changes.
+//! Programs that are launched without breakpoints, or are refused them: the load of a library has
+//! the later group fetched, and nothing else about them changes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -47,7 +47,8 @@ fn built() -> Option<&'static (PathBuf, PathBuf)> {
     BUILT.get_or_init(build).as_ref()
 }
 
-/// Prints what is hinted, and takes it: so it shows at once when a group is fetched, whatever is in memory.
+/// Prints what is hinted, and takes it: so it shows at once when a group is fetched, whatever is in
+/// memory.
 struct Printed;
 
 impl Hints for Printed {
@@ -57,8 +58,8 @@ impl Hints for Printed {
     }
 }
 
-/// A launch group of the program, one that the library tells of, and one that goes with that. With breakpoints the second one
-/// has a site that nothing runs.
+/// A launch group of the program, one that the library tells of, and one that goes with that. With
+/// breakpoints the second one has a site that nothing runs.
 fn plan(program: &Path, library: &Path, files: [&Path; 2]) -> LaunchPlan {
     let file =
         |path: &Path| PlanFile { path: path.as_os_str().as_bytes()[1..].to_vec(), identity: launch::identity(path) };

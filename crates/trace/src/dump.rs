@@ -5,6 +5,9 @@ use std::fmt::{self, Write};
 use crate::{Event, Trace};
 
 /// Writes `trace` as text. Times are seconds; names show bytes outside printable ASCII as escapes.
+///
+/// # Errors
+/// Those of `out`.
 pub fn dump(trace: &Trace, out: &mut dyn Write) -> fmt::Result {
     match trace.header.is_local() {
         true => writeln!(out, "trace source {} of local files", trace.header.source)?,

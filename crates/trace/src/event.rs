@@ -1,4 +1,4 @@
-//! What a trace says.
+//! The events of a trace.
 
 use std::fmt;
 
@@ -15,11 +15,13 @@ pub enum Source {
     Server,
     /// A tracer beside the program.
     Ptrace,
-    /// Page faults as perf events (64 KiB windows around each, as the kernel maps them), and reads as a tracer saw them.
+    /// Page faults as perf events (64 KiB windows around each, as the kernel maps them), and reads
+    /// as a tracer saw them.
     Perf,
     /// The kernel's `filemap` trace points: ranges of faults and of reads.
     Filemap,
-    /// What of the files was in memory afterwards. Touches are in the order of files and offsets, all at the end.
+    /// What of the files was in memory afterwards. Touches are in the order of files and offsets,
+    /// all at the end.
     Residency,
 }
 
@@ -70,8 +72,9 @@ pub struct Header {
     pub source: Source,
 }
 
-/// Stands for an image where a program was recorded that lives on the machine itself: inodes are numbers that the recorder gave,
-/// each named by a [`Event::File`], and paths start at the root of the machine's files.
+/// Stands for an image where a program was recorded that lives on the machine itself: inodes are
+/// numbers that the recorder gave, each named by a [`Event::File`], and paths start at the root of
+/// the machine's files.
 pub const LOCAL: ImageId = ImageId([0; 32]);
 
 impl Header {
@@ -88,8 +91,8 @@ pub enum How {
     Demand,
     /// It was read, and the daemon had it: from an earlier block, or held back during an audit run.
     Local,
-    /// It had been pushed ahead into the page cache, and this is the one touch of its segment that can be seen. Touches of
-    /// its neighbours are hidden, so a run with such touches is not exact.
+    /// It had been pushed ahead into the page cache, and this is the one touch of its segment that
+    /// can be seen. Touches of its neighbours are hidden, so a run with such touches is not exact.
     Pushed,
 }
 
@@ -162,8 +165,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// One record. A token starts, touches pages and ends, in this order; after its end it may start again. A file is named
-/// at most once, before any page of it is touched.
+/// One record. A token starts, touches pages and ends, in this order; after its end it may start
+/// again. A file is named at most once, before any page of it is touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A program starts.
@@ -201,10 +204,12 @@ pub enum Event {
         at: Moment,
         /// What was there.
         found: Found,
-        /// The path from the root, without a leading slash and links resolved where that can be; see [`path_fault`].
+        /// The path from the root, without a leading slash and links resolved where that can be;
+        /// see [`path_fault`].
         path: Vec<u8>,
     },
-    /// A program runs code of a file for the first time since its start, as far as page faults tell: a place for a breakpoint.
+    /// A program runs code of a file for the first time since its start, as far as page faults
+    /// show it. It can get a breakpoint.
     Code {
         /// Its token.
         token: Token,
@@ -212,10 +217,12 @@ pub enum Event {
         at: Moment,
         /// The file.
         inode: InodeId,
-        /// Where in the file the instruction starts, in bytes. It is the start of an instruction: it was being executed.
+        /// Where in the file the instruction starts, in bytes. It is the start of an instruction:
+        /// it was being executed.
         offset: u64,
     },
-    /// What the file is called whose pages are touched from here on: with it a trace fits other images, and plain trees.
+    /// What the file is called whose pages are touched from here on: with it a trace fits other
+    /// images, and plain trees.
     File {
         /// Its inode in the image of the trace.
         inode: InodeId,
@@ -227,7 +234,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The token it speaks of; a file has none.
+    /// Its token; a file has none.
     pub const fn token(&self) -> Option<Token> {
         match self {
             Event::Start { token, .. }
@@ -239,7 +246,8 @@ impl Event {
         }
     }
 
-    /// When it happened. Moments of a trace may go backwards a little where several threads record. A file has none.
+    /// When it happened. Moments of a trace may go backwards a little where several threads record.
+    /// A file has none.
     pub const fn at(&self) -> Option<Moment> {
         match self {
             Event::Start { at, .. }
@@ -252,8 +260,8 @@ impl Event {
     }
 }
 
-/// What is wrong with the path of a file, if anything: a trace holds only paths that can be appended to any folder and
-/// stay inside it.
+/// What is wrong with the path of a file, if anything: a trace holds only paths that can be
+/// appended to any folder and stay inside it.
 pub fn path_fault(path: &[u8]) -> Option<&'static str> {
     if path.len() > format::PATH_BYTES_MAX {
         return Some("a path over 4096 bytes");

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"RNLTRACE";
 
-/// The version that is written. Version 2 added the file record, version 3 the look-up and code records and three sources;
-/// all else is as in version 1.
+/// The version that is written. Version 2 added the file record, version 3 the look-up and code
+/// records and three sources; all else is as in version 1.
 pub const VERSION: u16 = 3;
 
 /// The oldest version that is read.
@@ -19,20 +19,23 @@ pub const VERSION_WITH_FILES: u16 = 2;
 /// The first version with look-up and code records.
 pub const VERSION_WITH_CODE: u16 = 3;
 
-/// Records between two seals. A seal is 20 bytes at most, so 4096 records of about 3 bytes pay 0.2 %; a crash leaves at
-/// most this many records without a verified hash.
+/// Records between two seals. A seal is 20 bytes at most, so 4096 records of about 3 bytes pay 0.2
+/// %; a crash leaves at most this many records without a verified hash.
 pub const SECTION_RECORDS: u32 = 4096;
 
 /// Longest name of an executable, written and accepted: PATH_MAX of Linux.
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// Longest path of a file, written and accepted: PATH_MAX of Linux. A file with a longer one stays without a record.
+/// Longest path of a file, written and accepted: PATH_MAX of Linux. A file with a longer one stays
+/// without a record.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Tokens open at one time, written and accepted: more than a device has processes, and 24 bytes each for a reader.
+/// Tokens open at one time, written and accepted: more than a device has processes, and 24 bytes
+/// each for a reader.
 pub const TOKENS_OPEN_MAX: usize = 65536;
 
-/// Bytes of a hash in a seal. It guards against accident, and sixteen bytes also stop a deliberate second preimage.
+/// Bytes of a hash in a seal. It guards against accident, and sixteen bytes also stop a deliberate
+/// second preimage.
 pub const SEAL_HASH_BYTES: usize = 16;
 
 /// The file header, 48 bytes at offset 0.
@@ -49,7 +52,7 @@ pub struct FileHeader {
     pub reserved: u8,
     /// Zero.
     pub reserved_too: U32,
-    /// The image whose inodes the page numbers speak of.
+    /// The image whose inodes the page numbers are of.
     pub image: [u8; 32],
 }
 
@@ -99,7 +102,8 @@ pub const FOUND_NOTHING: u8 = 2;
 pub const HOW_SHIFT: u32 = 2;
 /// Mask of the two bits at [`HOW_SHIFT`], in place.
 pub const HOW_MASK: u8 = 0b0000_1100;
-/// Touch, end, look-up and code: the token is that of the record before; its slot number is left out.
+/// Touch, end, look-up and code: the token is that of the record before; its slot number is left
+/// out.
 pub const FLAG_SAME_TOKEN: u8 = 0b0001_0000;
 /// Touch: the file is that of this token's last touch; the inode difference is left out.
 pub const FLAG_SAME_INODE: u8 = 0b0010_0000;

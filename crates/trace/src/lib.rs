@@ -1,16 +1,19 @@
 //! The trace: which pages a program touched, in which order, recorded anywhere and read everywhere.
 //!
-//! A trace is a list of [`Event`]s about one image, or about the files of one machine ([`LOCAL`]); a file record before the first
-//! touch of a file says its path, so that the trace can be applied to other images and plain trees. The mount, the server and the ptrace recorder write the same format,
-//! so that packing, prediction, launch plans and coverage all start from one kind of file.
+//! A trace is a list of [`Event`]s about one image, or about the files of one machine ([`LOCAL`]).
+//! Before the first touch of a file, a file record has its path, so that the trace can be applied
+//! to other images and plain trees. The mount, the server and the recorder of local programs write
+//! the same format, so packing, prediction, launch plans and coverage all start from one kind of
+//! file.
 //!
-//! The idea of the format: a record costs two to four bytes, because it says only what differs from the record before
-//! (time) and from the same token's last touch (page). Every [`SECTION_RECORDS`] records a *seal* follows: a hash over
-//! all bytes so far. So a writer can die at any moment and the file is still readable up to its last whole record; the
-//! reader then says how it ended in [`Tail`]. A changed byte before a seal is always an error.
+//! A record costs two to four bytes, because it has only the difference to the record before (time)
+//! and to the same token's last touch (page). Every [`SECTION_RECORDS`] records a *seal* follows: a
+//! hash over all bytes so far. So a writer can die at any moment and the file is still readable up
+//! to its last whole record; [`Tail`] then says how it ended. A changed byte before a seal is
+//! always an error.
 //!
-//! Nothing here opens a file: [`Writer`] hands out bytes, [`read`] takes them. Units: moments are microseconds.
-//! Callers: `record`, `client` and `server` write; `profile`, `launch`, `specialise` and `cli` read.
+//! Nothing here opens a file: [`Writer`] makes bytes, [`read`] takes them. Units: moments are
+//! microseconds.
 
 mod dump;
 mod error;

@@ -20,7 +20,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 16 million events, 800 MB in memory: a day of a busy device. A million files: ten root file systems.
+    /// 16 million events, 800 MB in memory: a day of a busy device. A million files: ten root file
+    /// systems.
     fn default() -> Limits {
         Limits { events_max: 16 << 20, files_max: 1 << 20 }
     }
@@ -66,10 +67,11 @@ pub struct Trace {
     pub tail: Tail,
 }
 
-/// Reads a whole trace.
+/// Reads a whole trace. A file that merely ends early is no error: see [`Tail`].
 ///
-/// Errors: not a trace, another version, a record that makes no sense, a hash that does not match, bytes after the final
-/// seal, or more than `limits` allow. A file that merely ends early is no error: see [`Tail`].
+/// # Errors
+/// Not a trace, another version, a record that makes no sense, a hash that does not match, bytes
+/// after the final seal, or more than `limits` allow.
 pub fn read(bytes: &[u8], limits: &Limits) -> Result<Trace, TraceError> {
     let (version, header) = read_header(bytes)?;
     let mut reader = Reader::new(bytes, version, limits.files_max);

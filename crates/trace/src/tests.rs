@@ -24,7 +24,8 @@ fn file(inode: u32, size: u64, path: &[u8]) -> Event {
     Event::File { inode: InodeId(inode), size, path: path.to_vec() }
 }
 
-/// [`version_2`] with every kind of look-up, and code in a file that is touched, and in one that never is.
+/// [`version_2`] with every kind of look-up, and code in a file that is touched, and in one that
+/// never is.
 fn sample() -> Vec<Event> {
     let lookup = |token, at, found, path: &[u8]| Event::Lookup { token, at: Moment(at), found, path: path.to_vec() };
     let code = |at, inode, offset| Event::Code { token: Token(1), at: Moment(at), inode: InodeId(inode), offset };
@@ -42,8 +43,8 @@ fn sample() -> Vec<Event> {
     events
 }
 
-/// [`version_1`] with three of its files named: the first, one between two touches of another, and an empty one that
-/// nobody touches.
+/// [`version_1`] with three of its files named: the first, one between two touches of another, and
+/// an empty one that nobody touches.
 fn version_2() -> Vec<Event> {
     let mut events = version_1();
     events.insert(5, file(9, 1 << 40, b"usr/lib/\xe4 b\".so"));
@@ -52,7 +53,8 @@ fn version_2() -> Vec<Event> {
     events
 }
 
-/// Two programs at once, every kind of touch, names that are no UTF-8, time that goes back, a token that starts twice.
+/// Two programs at once, every kind of touch, names that are no UTF-8, time that goes back, a token
+/// that starts twice.
 fn version_1() -> Vec<Event> {
     let (one, two) = (Token(1), Token(u128::MAX));
     let touch = |token, at, inode, index, how| Event::Touch {
@@ -253,7 +255,8 @@ fn golden_bytes_of_version_3() {
     assert_eq!(write(&HEADER, &sample()), stored);
 }
 
-/// The bytes of a whole trace with one record more, which no writer would write, after a good start, file and touch.
+/// The bytes of a whole trace with one record more, which no writer would write, after a good
+/// start, file and touch.
 fn forged(record: &[u8]) -> Vec<u8> {
     let touch = Event::Touch { token: Token(1), at: Moment(0), page: PageId::new(InodeId(5), 0), how: How::Demand };
     let start = Event::Start { token: Token(1), at: Moment(0), name: Vec::new() };
@@ -412,8 +415,9 @@ proptest! {
     }
 }
 
-/// The invariant: no bytes make the reader panic; what it accepts as whole is exactly what the writer would have written;
-/// what it accepts as cut is well-formed, so the writer takes it. Returns whether the bytes were a whole trace.
+/// The invariant: no bytes make the reader panic; what it accepts as whole is exactly what the
+/// writer would have written; what it accepts as cut is well-formed, so the writer takes it.
+/// Returns whether the bytes were a whole trace.
 fn fuzz_one(bytes: &[u8]) -> bool {
     let Ok(trace) = read(bytes, &Limits { events_max: 10_000, files_max: 1000 }) else { return false };
     let mut writer = Writer::new(&trace.header);
@@ -459,8 +463,8 @@ fn fuzz_reader() {
 
 #[test]
 fn fuzz_canary() {
-    // A change that no hash covers is what a reader without a check would let through. The fuzzer must see it: here the
-    // seal is made anew over a changed name.
+    // A change that no hash covers is what a reader without a check would let through. The fuzzer
+    // must see it: here the seal is made anew over a changed name.
     let good = write(&HEADER, &sample());
     let mut forged = good.clone();
     let name = forged.windows(4).position(|window| window == b"/usr").unwrap();

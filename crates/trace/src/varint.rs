@@ -1,7 +1,9 @@
-//! Variable-length integers (LEB128: seven bits a byte, low bits first, high bit set on all but the last).
+//! Variable-length integers (LEB128: seven bits a byte, low bits first, high bit set on all but the
+//! last).
 //!
-//! Only the shortest form of a number is accepted, so that every value has one encoding and re-encoding a decoded file
-//! gives the same bytes. `profile` uses the same integers for its actions file.
+//! Only the shortest form of a number is accepted, so that every value has one encoding and
+//! re-encoding a decoded file gives the same bytes. `profile` uses the same integers for its
+//! actions file.
 
 /// Longest encoding of a `u64`.
 pub const BYTES_MAX: usize = 10;
@@ -25,6 +27,9 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a number at `*at` and moves `*at` behind it. On error `*at` is unchanged.
+///
+/// # Errors
+/// The bytes end inside the number, or it is not in its shortest form.
 pub fn get(bytes: &[u8], at: &mut usize) -> Result<u64, VarintError> {
     let mut value = 0u64;
     let mut position = *at;

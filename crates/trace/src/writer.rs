@@ -8,9 +8,9 @@ use zerocopy::IntoBytes;
 use crate::format::{self, FileHeader};
 use crate::{Event, Found, Header, TraceError, path_fault, varint};
 
-/// A streaming writer. Bytes gather inside until [`Writer::take`] moves them out; each is valid to append to a file at once,
-/// because a trace cut anywhere is readable up to its last whole record. Memory: the bytes not yet taken, 48 bytes a
-/// token that is running, and about 8 bytes a file.
+/// A streaming writer. Bytes gather inside until [`Writer::take`] moves them out; each is valid to
+/// append to a file at once, because a trace cut anywhere is readable up to its last whole record.
+/// Memory: the bytes not yet taken, 48 bytes a token that is running, and about 8 bytes a file.
 #[derive(Debug)]
 pub struct Writer {
     out: Vec<u8>,
@@ -58,9 +58,12 @@ impl Writer {
         }
     }
 
-    /// Appends an event. Nothing is written if it is refused: a name too long, too many running tokens, a touch or end
-    /// of a token that is not running, a start of one that is, a path that is no plain relative one, a file that has been
-    /// named or touched before, or a finished trace.
+    /// Appends an event. Nothing is written if it is refused.
+    ///
+    /// # Errors
+    /// A name too long, too many running tokens, a touch or end of a token that is not running, a
+    /// start of one that is, a path that is no plain relative one, a file that has been named or
+    /// touched before, or a finished trace.
     pub fn push(&mut self, event: &Event) -> Result<(), TraceError> {
         self.admit(event)?;
         match event {
@@ -80,7 +83,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Closes the current section with a hash, so that all records so far can be verified even if nothing follows.
+    /// Closes the current section with a hash, so that all records so far can be verified even if
+    /// nothing follows.
+    ///
+    /// # Errors
+    /// The trace is finished.
     pub fn seal(&mut self) -> Result<(), TraceError> {
         if self.finished {
             return Err(TraceError::Finished);
@@ -91,7 +98,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the final seal. Tokens may still be running: a recording can stop before the program does.
+    /// Writes the final seal. Tokens may still be running: a recording can stop before the program
+    /// does.
+    ///
+    /// # Errors
+    /// The trace is finished already.
     pub fn finish(&mut self) -> Result<(), TraceError> {
         if self.finished {
             return Err(TraceError::Finished);

@@ -292,7 +292,7 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
             None => {}
         }
         if let Some(libraries) = outcome.libraries {
-            tell!("runnel launch: {libraries} libraries told of later groups");
+            tell!("runnel launch: later groups fetched at the load of {libraries} libraries");
         }
         outcome.notes.iter().for_each(|note| tell!("runnel launch: {note}"));
     } else if outcome.mode.is_none() && std::io::stderr().is_terminal() {

@@ -1,4 +1,4 @@
-//! The writing side: finding the style of a stream, and putting an expansion together.
+//! The writing side: finds the style of a stream, and builds an expansion.
 
 use super::matcher::Tables;
 use super::{COST_WRITTEN, HEADER_BYTES, PART_BYTES, Part, Style, compress};
@@ -23,7 +23,8 @@ impl Expansion {
         self.copies.extend_from_slice(bytes);
     }
 
-    /// Adds a text that was compressed in this style, perhaps with the end of a gzip file behind it.
+    /// Adds a text that was compressed in this style, perhaps with the end of a gzip file behind
+    /// it.
     pub fn text(&mut self, text: &[u8], style: Style, trailer: bool) {
         self.records.extend_from_slice(&Part::Text { bytes: text.len() as u32, style, trailer }.to_record());
         self.texts.extend_from_slice(text);

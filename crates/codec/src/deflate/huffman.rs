@@ -1,7 +1,8 @@
 //! Huffman codes as gzip and zlib make them, down to how they break ties.
 //!
-//! Any optimal code would decode; this one gives back the bytes that gzip wrote. Symbols wait in a heap, ordered by how
-//! often they come and then by the depth of their tree; codes that got too long are shortened by lengthening others.
+//! Any optimal code would decode; this one reproduces the bytes that gzip wrote. Symbols wait in a
+//! heap, ordered by their frequency and then by the depth of their tree; codes that are too long
+//! are shortened by lengthening others.
 
 /// Longest code of literals, lengths and distances, in bits.
 pub(super) const CODE_BITS_MAX: usize = 15;
@@ -9,7 +10,8 @@ pub(super) const CODE_BITS_MAX: usize = 15;
 pub(super) const LENGTH_CODE_BITS_MAX: usize = 7;
 /// Symbols of the largest alphabet.
 const SYMBOLS_MAX: usize = 288;
-/// Leaves and inner nodes of the largest tree, and one place at the start of the heap that stays unused.
+/// Leaves and inner nodes of the largest tree, and one place at the start of the heap that stays
+/// unused.
 const NODES_MAX: usize = 2 * SYMBOLS_MAX + 1;
 
 /// A prefix code.
@@ -24,8 +26,8 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// The code for symbols that come so often, with codes of at most `bits_max` bits. At least two symbols get one, as
-    /// some decoders ask for.
+    /// The code for symbols that come so often, with codes of at most `bits_max` bits. At least two
+    /// symbols get one, as some decoders ask for.
     pub(super) fn build(counts: &[u32], bits_max: usize) -> Code {
         let mut tree = Tree::new(counts);
         tree.join();
@@ -59,7 +61,8 @@ struct Tree {
     counts: [u32; NODES_MAX],
     depths: [u8; NODES_MAX],
     parents: [u16; NODES_MAX],
-    /// From 1 on: the nodes without a parent, the rarest first. At the end: those that have one, in falling order.
+    /// From 1 on: the nodes without a parent, the rarest first. At the end: those that have one, in
+    /// falling order.
     heap: [u16; NODES_MAX],
     waiting: usize,
     /// Where those with a parent start.
@@ -175,7 +178,8 @@ impl Tree {
             return lengths;
         }
         while too_long > 0 {
-            // Two codes that are too long become brothers where one code was; it moves down with one of them.
+            // Two codes that are too long become brothers where one code was; it moves down with
+            // one of them.
             let Some(bits) = (1..bits_max).rev().find(|&bits| of_length[bits] > 0) else { break };
             of_length[bits] -= 1;
             of_length[bits + 1] += 2;

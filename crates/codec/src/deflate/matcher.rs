@@ -1,8 +1,10 @@
-//! Finds copies as gzip and zlib find them: hash chains, lazily evaluated, with the limits of each level.
+//! Finds copies as gzip and zlib find them: hash chains, lazily evaluated, with the limits of each
+//! level.
 //!
-//! No window is moved; positions are those in the whole text, and whatever lies too far back is out of reach by its
-//! distance alone, which comes to the same. Position 0 is never copied from: there, 0 means "none". Only of gzip's window
-//! is remembered where it would stand ([`Window`]), because gzip looks for nothing at its very end.
+//! Positions are those in the whole text and no window is moved: the limit of distances has the
+//! same effect. Position 0 is never copied from: in the chains, 0 means "none". gzip's window
+//! matters only at its very end, where gzip searches for nothing, so only its position is kept
+//! ([`Window`]).
 
 use std::ops::Range;
 
@@ -27,7 +29,8 @@ const BYTES_PER_STEP: usize = 8;
 struct Limits {
     /// From this length on, a quarter of the chain is enough to look for a better copy.
     good: usize,
-    /// From this length on, nothing better is looked for; at fast levels: nothing inside the copy is remembered.
+    /// From this length on, nothing better is looked for; at fast levels: nothing inside the copy
+    /// is remembered.
     lazy: usize,
     /// From this length on, the search ends.
     nice: usize,
@@ -51,11 +54,13 @@ const FAST_LEVEL_MAX: u8 = 3;
 /// Bits of the largest hash.
 const HASH_BITS_MAX: u32 = 16;
 
-/// What is remembered of a text, kept from one to the next: clearing all of it would take longer than a short text does.
+/// What is remembered of a text, kept from one to the next: clearing all of it would take longer
+/// than a short text does.
 pub(super) struct Tables {
     /// For each hash the last position that has it, 0 for none. All 0 between texts.
     heads: Vec<u32>,
-    /// For each position of the window the one before with the same hash. Only places that this text has set are read.
+    /// For each position of the window the one before with the same hash. Only places that this
+    /// text has set are read.
     before: Box<[u32; WINDOW]>,
 }
 
@@ -65,7 +70,8 @@ impl Tables {
     }
 }
 
-/// Where the window of a gzip that reads whole files stands in the text. It holds twice [`WINDOW`] bytes.
+/// Where the window of a gzip that reads whole files stands in the text. It holds twice [`WINDOW`]
+/// bytes.
 #[derive(Default)]
 struct Window {
     start: usize,
@@ -87,7 +93,8 @@ impl Window {
         }
     }
 
-    /// Whether gzip would look for copies at `at`: not in what it reaches only because the text ended here.
+    /// Whether gzip would look for copies at `at`: not in what it reaches only because the text
+    /// ended here.
     fn searches(&self, at: usize) -> bool {
         at - self.start <= 2 * WINDOW - AHEAD_MIN
     }
@@ -114,7 +121,8 @@ impl<'a> Matcher<'a> {
         Matcher { style, limits, plain, hash_shift, hash_mask, tables, window: Window::default(), steps }
     }
 
-    /// Compresses the text. `watch` sees what was written after each block and says whether to go on.
+    /// Compresses the text. `watch` sees what was written after each block and says whether to go
+    /// on.
     pub(super) fn run(mut self, writer: &mut Writer<'_>, watch: &dyn Fn(&[u8]) -> bool) -> Result<(), Fault> {
         let is_fast = self.style.level <= FAST_LEVEL_MAX;
         let done = if is_fast { self.fast(writer, watch) } else { self.slow(writer, watch) };
@@ -232,7 +240,8 @@ impl<'a> Matcher<'a> {
         Some(((a << (2 * self.hash_shift) ^ b << self.hash_shift ^ c) & self.hash_mask) as usize)
     }
 
-    /// The longest copy for `at` that is longer than `length`, which begins at `from`, of those from `candidate` on back.
+    /// The longest copy for `at` that is longer than `length`, which begins at `from`, of those
+    /// from `candidate` on back.
     fn longest(
         &mut self,
         at: usize,
@@ -283,7 +292,8 @@ impl<'a> Matcher<'a> {
             && self.byte(candidate + 1) == self.byte(at + 1)
     }
 
-    /// How many bytes are the same at both positions, at most [`COPY_MAX`]; zeros follow the end of the text.
+    /// How many bytes are the same at both positions, at most [`COPY_MAX`]; zeros follow the end of
+    /// the text.
     fn common(&self, candidate: usize, at: usize) -> usize {
         let most = COPY_MAX.min(self.plain.len() - at);
         let (old, new) = (&self.plain[candidate..candidate + most], &self.plain[at..at + most]);

@@ -1,16 +1,15 @@
 //! Deflate streams kept as their text, and made anew when they are read.
 //!
-//! Idea: a `.gz` file does not compress, the text in it does, by a third more than deflate got and together with the
-//! texts beside it. gzip and zlib are deterministic: their output is a function of the text, of the program and of the
-//! level. So a block of such files is kept as an *expansion*, a list of parts (bytes to copy, or a text and the
-//! [`Style`] it was compressed in) with all their bytes behind it, and [`contract`] compresses the texts again, bit for
-//! bit. Streams of other programs do not come out the same, which a packer sees and then leaves them as they are.
+//! A `.gz` file does not compress, but the text in it does, by a third more than deflate got and
+//! together with the texts beside it. gzip and zlib are deterministic: their output is a function
+//! of the text, of the program and of the level. So a block of such files is kept as an
+//! *expansion*: a list of parts (bytes to copy, or a text and the [`Style`] it was compressed in)
+//! with all their bytes behind it. [`contract`] compresses the texts again, bit for bit. Streams of
+//! other programs come out differently; a packer sees that and leaves them as they are.
 //!
-//! Bounded, whatever the bytes: the result has the announced size or is an error, beside it there are 400 KiB of
-//! tables, and the search for copies takes at most 512 steps for each byte of text and 2^30 in all. No input makes
-//! it panic.
-//!
-//! Called by `image` (decoding of blocks) and `pack`.
+//! Everything is bounded, whatever the bytes: the result has the announced size or is an error,
+//! there are 400 KiB of tables beside it, and the search for copies takes at most 512 steps for
+//! each byte of text and 2^30 in all. No input makes it panic.
 
 mod crc;
 #[cfg(feature = "encode")]
@@ -26,7 +25,8 @@ use crate::CodecError;
 use matcher::{Matcher, Tables};
 use writer::Writer;
 
-/// What the search for copies may cost. A step is one candidate looked at, 2 to 5 ns on a fast processor.
+/// What the search for copies may cost. A step is one candidate looked at, 2 to 5 ns on a fast
+/// processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// Steps for each byte of text, mean over an expansion.
@@ -35,7 +35,8 @@ pub(crate) struct Cost {
     pub(crate) most: u64,
 }
 
-/// Accepted: some seconds for the worst block that is let in. Evil texts could take 3000 steps a byte.
+/// Accepted: some seconds for the worst block that is let in. Evil texts could take 3000 steps a
+/// byte.
 const COST_ACCEPTED: Cost = Cost { per_byte: 512, most: 1 << 30 };
 /// Written: at level 9, prose takes 15 to 60 steps a byte, programs up to 200.
 #[cfg(feature = "encode")]
@@ -48,7 +49,8 @@ impl Cost {
     }
 }
 
-/// There is at most one part for so many bytes of the result, and one more: each costs some microseconds to start.
+/// There is at most one part for so many bytes of the result, and one more: each costs some
+/// microseconds to start.
 pub const RAW_BYTES_PER_PART: usize = 8;
 /// Bytes of a part's record: what it is, and how many bytes it has.
 const PART_BYTES: usize = 8;
@@ -93,7 +95,7 @@ impl Style {
 /// One part of an expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// So many bytes as they are.
+    /// Bytes that are copied as they are.
     Bytes(u32),
     /// A text of so many bytes.
     Text {
@@ -149,7 +151,7 @@ pub(crate) enum Fault {
     TooLong,
     /// The search for copies takes too many steps.
     TooSlow,
-    /// It is not what was expected.
+    /// It differs from the expected bytes.
     Differs,
 }
 
@@ -179,10 +181,12 @@ fn compress(
     Matcher::new(style, plain, tables, steps).run(&mut writer, watch)
 }
 
-/// Makes the bytes that `expansion` stands for, exactly `raw_bytes`, in `out`, which is cleared first.
+/// Makes the bytes that `expansion` stands for, exactly `raw_bytes`, in `out`, which is cleared
+/// first.
 ///
 /// # Errors
-/// The expansion is damaged, stands for more or fewer bytes, or takes longer than any that we write.
+/// The expansion is damaged, stands for more or fewer bytes, or takes longer than any that we
+/// write.
 pub fn contract(expansion: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
     contract_within(COST_ACCEPTED, expansion, raw_bytes, out)
 }

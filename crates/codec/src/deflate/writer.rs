@@ -1,6 +1,7 @@
 //! Deflate blocks: symbols, their codes, and the bits of both.
 //!
-//! A block is written with codes of its own, with the fixed ones, or as plain bytes, whichever gzip or zlib would take.
+//! A block is written with codes of its own, with the fixed ones, or as plain bytes, whichever gzip
+//! or zlib would take.
 
 use super::huffman::{CODE_BITS_MAX, Code, LENGTH_CODE_BITS_MAX};
 use super::{Fault, Program, Style};
@@ -127,8 +128,8 @@ impl<'a> Writer<'a> {
         self.is_full(taken)
     }
 
-    /// Notes a copy of 3 to 258 bytes from 1 to 32768 bytes back. `taken` is how many bytes of the block the matcher has
-    /// looked at. True if the block ends here.
+    /// Notes a copy of 3 to 258 bytes from 1 to 32768 bytes back. `taken` is how many bytes of the
+    /// block the matcher has looked at. True if the block ends here.
     pub(super) fn copy(&mut self, distance: usize, length: usize, taken: usize) -> bool {
         let symbol = Symbol { distance: distance as u16, value: (length - 3) as u8 };
         self.literals[END + 1 + length_code(symbol.value).code] += 1;

@@ -1,7 +1,8 @@
 //! AArch64: the targets of BL and the pages of ADRP become absolute.
 //!
-//! Instructions are four bytes, aligned in the file. Which instruction a word is stands in its top bits, which the
-//! filter leaves alone. Encodings: Arm Architecture Reference Manual, C4.1 (branches) and C6.2.11 (ADRP).
+//! Instructions are four bytes, aligned in the file. Which instruction a word is stands in its top
+//! bits, which the filter leaves alone. Encodings: Arm Architecture Reference Manual, C4.1
+//! (branches) and C6.2.11 (ADRP).
 
 /// BL: 100101 and 26 bits of distance in words.
 const BL: u32 = 0x9400_0000;

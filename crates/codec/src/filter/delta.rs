@@ -1,10 +1,13 @@
-//! Tables of records that ascend: each 32-bit word holds how much it is above the word of the record before.
+//! Tables of records that ascend: each 32-bit word holds the difference to the word of the record
+//! before.
 //!
-//! Relocations are records of 24 bytes (System V ABI, `Elf64_Rela`) whose addresses mostly grow by 8; the index of
-//! `.eh_frame` (Linux Standard Base, `.eh_frame_hdr`) is pairs of 32-bit numbers, both ascending. Measured on the pages of
-//! Debian's minbase and python3, zstd 19: relocations 435 -> 253 KB, the index 428 -> 178 KB.
+//! Relocations are records of 24 bytes (System V ABI, `Elf64_Rela`) whose addresses mostly grow by
+//! 8; the index of `.eh_frame` (Linux Standard Base, `.eh_frame_hdr`) is pairs of 32-bit numbers,
+//! both ascending. Measured on the pages of Debian's minbase and python3, zstd 19: relocations 435
+//! -> 253 KB, the index 428 -> 178 KB.
 //!
-//! Words are where the file has them: at multiples of 4 of `position`. No record needs to start at a known place.
+//! Words are where the file has them: at multiples of 4 of `position`. No record needs to start at
+//! a known position.
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u32>();

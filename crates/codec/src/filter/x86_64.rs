@@ -1,14 +1,15 @@
 //! x86-64: the distances of calls, jumps and instruction-relative operands become targets.
 //!
-//! The filter walks from instruction to instruction, as a linear disassembler does, knowing only how long each one
-//! is. A 32-bit distance is replaced by the address it leads to, highest byte first; the walk then continues behind the
-//! instruction, so no converted byte is ever taken for an opcode. The targets of jumps also move to the end of the page:
-//! they seldom repeat, and without them the instructions around them do. (Moving those of calls loses more than it
-//! gains; so does little-endian order. On 700 KB of each of five programs at zstd 19, bytes saved in blocks of 64 KiB
-//! and 1 MiB: everything in place 11.1 and 12.1 %, jumps moved 12.3 and 14.2 %.)
+//! The filter walks from instruction to instruction, as a linear disassembler does, and knows only
+//! the length of each one. A 32-bit distance is replaced by the address it leads to, highest byte
+//! first. The walk then continues behind the instruction, so no converted byte is ever taken for an
+//! opcode. The targets of jumps also move to the end of the page: they seldom repeat, and without
+//! them the instructions around them do. (Moving those of calls loses more than it gains; so does
+//! little-endian order. On 700 KB of each of five programs at zstd 19, bytes saved in blocks of 64
+//! KiB and 1 MiB: everything in place 11.1 and 12.1 %, jumps moved 12.3 and 14.2 %.)
 //!
-//! A walk that starts inside an instruction, as at the border of a chunk, falls into step within a few of them.
-//! Lengths: Intel SDM volume 2, chapter 2 and appendix A.
+//! A walk that starts inside an instruction, as at the border of a chunk, meets the real
+//! instructions within a few of them. Lengths: Intel SDM volume 2, chapter 2 and appendix A.
 
 /// Immediate bytes behind opcode and operand, or one of the special cases below.
 const IMMEDIATE_MASK: u8 = 0x0f;
@@ -156,7 +157,8 @@ pub(super) fn convert<const ENCODE: bool>(position: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Fills `out` with the instructions in `source`, the targets of jumps gathered from its end downwards.
+/// Fills `out` with the instructions in `source`, the targets of jumps gathered from its end
+/// downwards.
 fn encode(position: u32, source: &mut [u8], out: &mut [u8]) {
     let bytes = source.len();
     // What `source[from..]` holds goes to `out[to..]`; `out[tail..]` are targets.
@@ -178,8 +180,8 @@ fn encode(position: u32, source: &mut [u8], out: &mut [u8]) {
     out[to..tail].copy_from_slice(&source[from..]);
 }
 
-/// Undoes [`encode`]. Every input is the encoding of something, so no index can leave its slice: an operand is taken
-/// under the same condition under which it was given.
+/// Undoes [`encode`]. Every input is the encoding of something, so no index can leave its slice: an
+/// operand is taken under the same condition under which it was given.
 fn decode(position: u32, source: &mut [u8], out: &mut [u8]) {
     let bytes = source.len();
     let (mut at, mut from, mut to, mut tail) = (0, 0, 0, bytes);

@@ -1,4 +1,5 @@
-//! Deflate streams made anew: pinned, bounded, and safe from any bytes. Against gzip and zlib themselves: in `pack`.
+//! Deflate streams made anew: pinned, bounded, and safe from any bytes. Against gzip and zlib
+//! themselves: in `pack`.
 
 use super::*;
 use crate::deflate::*;

@@ -44,7 +44,8 @@ fn every_string(alphabet: &[u8], length: usize, mut visit: impl FnMut(&[u8])) {
 
 #[test]
 fn x86_64_is_a_bijection_on_every_short_string_of_opcodes() {
-    // call, two-byte escape, jcc and mov behind it or alone, ModRM for a relative operand, prefixes, and zero.
+    // call, two-byte escape, jcc and mov behind it or alone, ModRM for a relative operand,
+    // prefixes, and zero.
     for length in 0..=7 {
         every_string(&[0xe8, 0x0f, 0x8b, 0x05, 0x48, 0xff, 0x00], length, |text| {
             check(Filter::X86_64, 0x1_0000_0ff0, text);
@@ -87,7 +88,8 @@ fn calls_of_one_function_become_equal() {
 
 #[test]
 fn operands_behind_which_an_immediate_stands_become_equal() {
-    // mov eax, [rip+x] and cmp dword [rip+x], imm8: the distance counts from the end of the instruction.
+    // mov eax, [rip+x] and cmp dword [rip+x], imm8: the distance counts from the end of the
+    // instruction.
     let variable = 0x2000u32;
     let operand = |opcode: &[u8], immediate: &[u8], at: u32| {
         let mut bytes = opcode.to_vec();

@@ -1,5 +1,5 @@
-//! What the filters gain on real programs, printed as a table. By hand:
-//! `FILES="/usr/bin/perl ..." cargo test --release -p runnel-codec filter_gain -- --ignored --nocapture`
+//! What the filters gain on real programs, printed as a table. By hand: `FILES="/usr/bin/perl ..."
+//! cargo test --release -p runnel-codec filter_gain -- --ignored --nocapture`
 
 use crate::filter::{self, Filter};
 use crate::{Codec, encode};

@@ -1,4 +1,4 @@
-//! From the builder's records to the tables of the format.
+//! Makes the tables of the format from the builder's records.
 
 use super::{BlockRecord, Builder, ChunkRecord, Content, InodeRecord, NewEntry, NewExtent, printable, unwritable};
 use crate::{ImageError, format};
@@ -102,7 +102,8 @@ impl Layout {
         let (size, payload) = match &record.content {
             Content::File { bytes } => (*bytes, 0),
             Content::Symlink(target) => {
-                // Links of equal target share it: version links of libraries mostly differ, but /bin/busybox does not.
+                // Links of equal target share it: version links of libraries mostly differ, but
+                // /bin/busybox does not.
                 let offset = match targets.entry(target.as_slice()) {
                     MapEntry::Occupied(known) => *known.get(),
                     MapEntry::Vacant(new) => {

@@ -1,4 +1,4 @@
-//! From tables to the bytes of the metadata region and the superblock.
+//! Makes the bytes of the metadata region and the superblock from the tables.
 
 use super::layout::Layout;
 use super::{Builder, BuilderParams, Built};
@@ -25,7 +25,8 @@ pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, Imag
         (format::SECTION_CHUNK_HASHES, layout.chunk_hashes.as_bytes()),
     ];
     let mut region = Region { start: layout.metadata_offset, metadata: Vec::new(), table: Vec::new() };
-    // Kinds ascend in the file, and optional kinds may lie between the required ones' numbers in later versions.
+    // Kinds ascend in the file, and optional kinds may lie between the required ones' numbers in
+    // later versions.
     let mut sections: Vec<(u32, &[u8], u8)> = raw.iter().map(|&(kind, bytes)| (kind, bytes, 0)).collect();
     if !builder.dictionaries.is_empty() {
         sections.push((format::SECTION_DICTIONARIES, &dictionaries, 0));

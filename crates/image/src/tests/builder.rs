@@ -146,7 +146,8 @@ impl ReadAt for Headless {
 #[test]
 fn chunks_are_renumbered_by_first_reference() {
     let (mut builder, file) = with_file(5 * 4096);
-    // The packer's numbers run backwards; chunk 0 comes twice, and runs that happen to continue are merged.
+    // The packer's numbers run backwards; chunk 0 comes twice, and runs that happen to continue are
+    // merged.
     for (chunk, chunks) in [(Some(1), 1), (Some(0), 1), (None, 1), (None, 1), (Some(0), 1)] {
         builder.add_extent(file, chunk.map(ChunkId), chunks).unwrap();
     }

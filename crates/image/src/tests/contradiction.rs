@@ -9,7 +9,8 @@ use units::{BlockId, ChunkId, PageId};
 const REAL: u8 = b'a';
 const PRETENDED: u8 = b'b';
 
-/// Three files of a page each, each in a block of its own; of the second the hashes say something else.
+/// Three files of a page each, each in a block of its own; of the second the hashes say something
+/// else.
 fn two_faced(derive: bool, fixture: Fixture) -> Vec<u8> {
     let mut fixture = Fixture { block_bytes: 4096, ..fixture };
     fixture.params.derive_hashes = derive;

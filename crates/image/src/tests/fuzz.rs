@@ -1,8 +1,9 @@
-//! The fuzzer: mutated and random images must be refused or be wholly usable, never panic, never loop.
+//! The fuzzer: mutated and random images must be refused or be wholly usable, never panic, never
+//! loop.
 //!
-//! Three kinds of input: raw damage (mostly stopped by the superblock's hash), damage with the superblock's hash made
-//! right, and changed fields of decoded sections with every hash, size and offset made right, which is the only way
-//! into the deep validation.
+//! Three kinds of input: raw damage (mostly stopped by the superblock's hash), damage with the
+//! superblock's hash made right, and changed fields of decoded sections with every hash, size and
+//! offset made right, which is the only way into the deep validation.
 
 use super::parts::{Parts, seal};
 use super::tree::{everything, plain, random_fixture, random_tree};
@@ -138,22 +139,23 @@ fn fuzz(seed: u64, rounds: usize) -> Outcome {
 #[test]
 fn fuzz_open_survives_hostile_images() {
     let outcome = fuzz(2, 20_000);
-    // The canary on reach: inputs must get as far as the deep validation, and some must be harmless changes that pass
-    // it (an owner, a time, a device number), or the accessors are not exercised.
+    // The canary on reach: inputs must get as far as the deep validation, and some must be harmless
+    // changes that pass it (an owner, a time, a device number), or the accessors are not exercised.
     assert!(outcome.deep > 5000, "{outcome:?}");
     assert!(outcome.opened > 1000, "{outcome:?}");
     assert!(outcome.shallow > 1000, "{outcome:?}");
 }
 
-/// The canary on judgement: were the rule against cycles absent, exercising this image would never end; so the fuzzer
-/// would notice. It must be refused.
+/// The canary on judgement: were the rule against cycles absent, exercising this image would never
+/// end; so the fuzzer would notice. It must be refused.
 #[test]
 fn fuzz_canary_a_directory_cycle_is_refused() {
     let mut parts = Parts::of(&plain().pack(&everything()).unwrap());
     let metadata = super::open(&parts.assemble()).unwrap();
     let (outer, inner) =
         (metadata.resolve(b"home/\xff\xfe").unwrap(), metadata.resolve(b"home/\xff\xfe/deep").unwrap());
-    // The entry "home/\xff\xfe" is made to name its own subdirectory, and the subdirectory's entry to name it.
+    // The entry "home/\xff\xfe" is made to name its own subdirectory, and the subdirectory's entry
+    // to name it.
     let size = size_of::<Entry>();
     let entry_of = |id: InodeId| metadata.raw_inode(id).unwrap().entry.get() as usize * size + 4;
     let inode_of = |id: InodeId| (id.0 as usize - 1) * size_of::<Inode>() + 48;

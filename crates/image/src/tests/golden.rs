@@ -1,7 +1,9 @@
-//! Pinned results: the dump and the identity of a fixed image, and an image file of version 1 that must always open.
+//! Pinned results: the dump and the identity of a fixed image, and an image file of version 1 that
+//! must always open.
 //!
-//! The fixed image stores everything uncompressed, so what is pinned depends on this crate alone. The file
-//! testdata/image-v1.bin was written by the first version, with all codecs; it is never written again.
+//! The fixed image stores everything uncompressed, so what is pinned depends on this crate alone.
+//! The file testdata/image-v1.bin was written by the first version, with all codecs; it is never
+//! written again.
 
 use super::model::compare_image;
 use super::tree::{everything, plain};
@@ -43,8 +45,8 @@ fn an_image_of_version_1_opens() {
     assert_eq!(codecs, crate::Codec::ALL);
 }
 
-/// Every byte is in the superblock, whose hash is the identity, or in exactly one section or block, whose hash is in
-/// the superblock or in a section.
+/// Every byte is in the superblock, whose hash is the identity, or in exactly one section or block,
+/// whose hash is in the superblock or in a section.
 #[test]
 fn the_identity_covers_every_byte() {
     let mut image = VERSION_1.to_vec();

@@ -1,4 +1,5 @@
-//! Damaged and hostile images: every flipped byte, every truncation, and every rule of the format broken by itself.
+//! Damaged and hostile images: every flipped byte, every truncation, and every rule of the format
+//! broken by itself.
 
 use super::parts::{Parts, seal};
 use super::tree::{dictionary, everything, plain};
@@ -52,7 +53,8 @@ fn every_truncation_and_addition_is_detected() {
     }
 }
 
-/// Whatever codes the blocks and the metadata, and whether the chunk hashes are in the file or follow from the blocks.
+/// Whatever codes the blocks and the metadata, and whether the chunk hashes are in the file or
+/// follow from the blocks.
 #[test]
 fn three_thousand_flips_and_two_hundred_truncations_of_every_kind_of_image_are_detected() {
     let mut rng = SplitMix64(20);

@@ -1,4 +1,5 @@
-//! The reference model: the list of nodes a tree was made from. Everything the metadata says must follow from it.
+//! The reference model: the list of nodes a tree was made from. Everything the metadata says must
+//! follow from it.
 
 use super::tree::{everything, plain, random_fixture, random_tree};
 use super::{check, open};

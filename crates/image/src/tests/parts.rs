@@ -1,5 +1,5 @@
-//! Takes an image apart into decoded sections, and puts it together again with all hashes, sizes and offsets right:
-//! so that a changed field is judged by its own rule and not by a hash.
+//! Takes an image apart into decoded sections, and puts it together again with all hashes, sizes
+//! and offsets right: so that a changed field is judged by its own rule and not by a hash.
 
 use crate::format::{SECTION_DERIVED, Section, Superblock};
 use crate::superblock::check_hash;

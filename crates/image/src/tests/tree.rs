@@ -111,7 +111,8 @@ fn random_name(rng: &mut impl Rng) -> Vec<u8> {
     if name == b"." || name == b".." { b"dots".to_vec() } else { name }
 }
 
-/// Parts of a file: data from a small set of chunks, so that deduplication finds something, and holes.
+/// Parts of a file: data from a small set of chunks, so that deduplication finds something, and
+/// holes.
 fn random_parts(rng: &mut impl Rng, chunk_bytes: usize) -> Vec<Part> {
     let mut parts = Vec::new();
     for _ in 0..rng.below(5) {

@@ -1,4 +1,5 @@
-//! Chunk hashes, blocks and sources that are wrong: what opens, and what is refused when it is read.
+//! Chunk hashes, blocks and sources that are wrong: what opens, and what is refused when it is
+//! read.
 
 use super::hostile::image;
 use super::parts::{Parts, seal};

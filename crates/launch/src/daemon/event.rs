@@ -1,4 +1,4 @@
-//! What the daemon tells of its work.
+//! What the daemon reports of its work.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Event {
         program: String,
         /// What is done for it.
         mode: Mode,
-        /// From hearing of it to the first group in the hands of the fetcher, microseconds.
+        /// From the report of its start until the fetcher has the first group, microseconds.
         after_us: u64,
     },
     /// A program came to the code before a later group, which is fetched.
@@ -44,7 +44,7 @@ pub enum Event {
         /// The group, by its position in the plan.
         group: usize,
     },
-    /// A launch is over, and stands in the books.
+    /// A launch is over, and is in the history of its plan.
     Over {
         /// The process that was started.
         process: u32,

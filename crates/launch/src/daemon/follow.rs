@@ -1,10 +1,12 @@
-//! One program that was started plainly: decide, fetch, follow, keep the books. The sibling of `session`, without a tracer.
+//! One program that was started plainly: decide, fetch, follow, record. The counterpart of
+//! `session`, without a tracer.
 //!
-//! The program runs from the first moment and is never held or stopped, on a rotating disk neither: the prefetch overlaps with
-//! its start and that is all. Later groups are fetched when a probe tells that their code is run.
+//! The program runs from the first moment and is never stopped, not even for a rotating disk: the
+//! prefetch only overlaps with its start. Later groups are fetched when a probe reports that their
+//! code is run.
 //!
-//! A probe is in the code of all processes that run it. So a plan of root's may have probes anywhere, that of a user only in files of
-//! this user.
+//! A probe is in the code of all processes that run it. So a plan of root's may have probes
+//! anywhere, a plan of a user only in files of this user.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,16 +30,17 @@ use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
 use crate::sites::{TriggerSite, announce, followers, trigger_sites};
 use crate::{LaunchError, Program, quiet};
 
-/// Hits of a probe by other processes before it is given up: it is code that is run all the time, and each hit costs whoever runs it.
+/// Hits of a probe by other processes before it is given up: it is code that is run all the time,
+/// and each hit costs whoever runs it.
 const STRANGERS_MAX: u32 = 16;
 
 /// A program that was started.
 pub(crate) struct Start {
     pub(crate) process: Process,
     pub(crate) program: Program,
-    /// Who has its plan.
+    /// The folder with its plan.
     pub(crate) store: Store,
-    /// When we heard of it.
+    /// When its start was reported.
     pub(crate) began: Instant,
     /// Whether it is followed after its first group.
     pub(crate) followed: bool,
@@ -53,8 +56,8 @@ pub(crate) struct Tools {
     pub(crate) probes: bool,
 }
 
-/// Does all that a launch needs; returns when there is nothing left to do for it. To be called in a thread of its own, since
-/// it takes on the rights of the program.
+/// Does all that a launch needs; returns when there is nothing left to do for it. To be called in a
+/// thread of its own, since it takes on the rights of the program.
 pub(crate) fn follow(start: &Start, tools: &Tools, closer: &Sender<Disabled>) {
     if let Err(error) = fetch(start, tools, closer) {
         (tools.events)(&Event::Note { text: format!("{}: {error}", start.program.title()) });
@@ -124,7 +127,7 @@ struct Following<'a> {
     mode: Mode,
     fetcher: Option<Prefetcher>,
     probes: Option<Uprobes>,
-    /// Where probes are, and how many others ran into each.
+    /// The sites with probes, and the number of hits of each by other processes.
     sites: Vec<(TriggerSite, u32)>,
 }
 
@@ -132,7 +135,8 @@ impl Following<'_> {
     /// Sets a probe for each later group.
     fn probe(&mut self) {
         let (mut sites, _) = trigger_sites(&self.plan);
-        // A probe at a wrong place, inside an instruction, would break the code of everybody who runs it.
+        // A probe at a wrong place, inside an instruction, would break the code of everybody who
+        // runs it.
         let owner = self.start.store.owner.uid;
         sites.retain(|site| owner == 0 || site.file.metadata().is_ok_and(|found| found.uid() == owner));
         if sites.is_empty() {
@@ -155,7 +159,8 @@ impl Following<'_> {
         (self.tools.events)(&Event::Note { text: format!("{}: {text}", self.start.program.title()) });
     }
 
-    /// Until the program has ended, the daemon ends, the launch is over and all groups are fetched, or it took too long.
+    /// Until the program has ended, the daemon ends, the launch is over and all groups are fetched,
+    /// or it took too long.
     fn until_over(mut self, process: &OwnedFd) {
         let mut clock = Clock::start(self.start.process.id, self.start.began).ok();
         let end = self.start.began + probe::TIME_LIMIT;
@@ -193,7 +198,8 @@ impl Following<'_> {
         self.probes.as_ref().is_some_and(|probes| !probes.is_empty())
     }
 
-    /// Waits for whatever comes first: the daemon is to stop, the program has ended, the launch is over.
+    /// Waits for whatever comes first: the daemon is to stop, the program has ended, the launch is
+    /// over.
     fn wait(&self, process: &OwnedFd, clock: Option<&Clock>, left: Duration) -> (bool, bool, bool) {
         let mut fds = vec![PollFd::new(self.tools.stop.as_fd(), PollFlags::POLLIN)];
         fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
@@ -235,7 +241,7 @@ impl Following<'_> {
         }
     }
 
-    /// Enters the launch into the books, with the rights of their owner.
+    /// Adds the launch to the history of the plan, with the rights of its owner.
     fn enter(&self, took: Duration) {
         let bytes = self.fetcher.as_ref().map_or(0, |fetcher| fetcher.fetched().bytes);
         let launch = Launch::new(self.mode, took, bytes);
@@ -245,13 +251,13 @@ impl Following<'_> {
         });
         match entered {
             Ok(()) => (self.tools.events)(&Event::Over { process: self.start.process.id, launch }),
-            // A full disk costs a line of the books.
+            // A full disk costs an entry of the history.
             Err(error) => self.note(&error.to_string()),
         }
     }
 }
 
-/// Tells when the launch is over.
+/// Waits until the launch is over, on a thread.
 struct Clock {
     /// Hangs up then.
     over: OwnedFd,
@@ -262,9 +268,9 @@ struct Clock {
 impl Clock {
     fn start(process: u32, began: Instant) -> io::Result<Clock> {
         let (over, open) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (ended, hears_end) = mpsc::channel();
+        let (ended, end) = mpsc::channel();
         let thread = thread::Builder::new().name("launch-clock".into()).spawn(move || {
-            let took = quiet::wait(process, began, &hears_end);
+            let took = quiet::wait(process, began, &end);
             drop(open);
             took
         })?;

@@ -1,21 +1,27 @@
-//! Programs that are started plainly, from menus and shells, with the plans that were learned of them. For root.
+//! The daemon: applies learned plans to programs that are started plainly, from menus and shells.
+//! For root.
 //!
-//! Idea: the kernel tells when a program with a plan is opened for execution (`watch`); its plan is then fetched while it starts
-//! (`follow`), and uprobes tell of later groups. No wrapper, no ptrace, no preloaded library. Nothing is ever held: on a
-//! rotating disk the prefetch can only overlap with the start, which `runnel launch` does better.
+//! The kernel reports that a program with a plan is opened for execution (`watch`). The plan is
+//! fetched while the program starts (`follow`), and uprobes report when later groups are due. There
+//! is no wrapper, no ptrace and no preloaded library. No program waits: on a rotating disk the
+//! prefetch can only overlap with the start, which `runnel launch` does better.
 //!
-//! *Which plan.* At that moment the process is still what it was before. For most programs the file names the plan, and the fetch
-//! begins at once. An interpreter needs its command line, and that is the old one until the exec is through. The kernel does
-//! not tell us when it is, so the line counts when the process executes the marked file and its command line is not that of its
-//! parent (a forked shell looks just as its parent did); until then it is looked at again, at most [`TRIES`] times at growing
-//! intervals. A process that executes the same interpreter again and again without forking may be taken for what it was
-//! before: its plan is then found warm, which costs a look.
+//! *Which plan.* At the report the process still has its old memory. For most programs the file
+//! names the plan, and the fetch begins at once. The plan of an interpreter depends on its command
+//! line, which is the old one until the exec is through, and the kernel does not report that. So
+//! the command line counts when the process executes the watched file and its command line is not
+//! that of its parent (a forked shell looks just like its parent). Until then the daemon looks
+//! again, at most [`TRIES`] times at growing intervals. A process that executes the same
+//! interpreter again and again without forking may be taken for what it was before: its plan is
+//! then found warm, which costs a look.
 //!
-//! *Whose plan.* That of the user who started it, or root's (`plans`). Files are opened with the rights of that user (`rights`).
+//! *Whose plan.* That of the user who started the program, or root's (`plans`). Files are opened
+//! with the rights of that user (`rights`).
 //!
-//! *Bounds.* [`FOLLOWED_MAX`] launches at once are followed to their end, as many more get their first group, the rest nothing. A
-//! plan that was used rests for [`REST`]: a script that starts a program a thousand times costs one look. What `runnel` starts
-//! itself is left to it. Warm starts are not entered into the books, for the same reason.
+//! *Bounds.* [`FOLLOWED_MAX`] launches at once are followed to their end, as many more get their
+//! first group, the rest nothing. A plan that was used is not used again for [`REST`]: a script
+//! that starts a program a thousand times costs one look. Programs that `runnel` itself starts are
+//! left to it. Warm starts are not recorded in the history, for the same reason.
 
 mod event;
 mod follow;
@@ -64,7 +70,8 @@ const WAITING_MAX: usize = 64;
 /// Looks at an interpreter: at once, and after 1, 2, 4 .. 512 ms more.
 const TRIES: u32 = 11;
 
-/// How long a plan rests that was used: what it fetched is still there, and a warm look costs a millisecond.
+/// How long a plan rests that was used: what it fetched is still there, and a warm look costs a
+/// millisecond.
 const REST: Duration = Duration::from_secs(5);
 
 /// From the first change of a plan to the look at all of them: an update changes many files.
@@ -73,13 +80,13 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Between two looks at all plans lies at least this many times what a look took.
 const SCAN_SHARE: u32 = 20;
 
-/// Notes told of one look at all plans.
+/// Notes reported of one look at all plans.
 const NOTES_MAX: usize = 16;
 
 /// What the end of the daemon waits for: threads that close probes or ask a slow disk.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// Hears what happens.
+/// Gets every event of the daemon.
 pub type EventSink = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// What the daemon works with.
@@ -90,7 +97,7 @@ pub struct Config {
     pub folders: Vec<PathBuf>,
     /// Owners of files that are not local.
     pub hints: Arc<dyn Hints>,
-    /// Hears what happens, from any thread.
+    /// Gets every event, from any thread.
     pub events: EventSink,
 }
 
@@ -116,9 +123,9 @@ pub fn run(config: Config) -> Result<(), LaunchError> {
         plans: daemon.known.plans.len(),
         probes: daemon.tools.probes,
     });
-    notify::tell("READY=1");
+    notify::notify("READY=1");
     let worked = daemon.work(&signals);
-    notify::tell("STOPPING=1");
+    notify::notify("STOPPING=1");
     daemon.end();
     worked
 }
@@ -281,8 +288,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Not for what `runnel launch` starts or becomes, which fetches itself, and `runnel record`, which learns. One that has become
-    /// its program already and is not traced is not told from others; then both fetch, and the page cache takes it once.
+    /// Not for programs that `runnel launch` starts or becomes, which fetches itself, and `runnel
+    /// record`, which learns. A launcher that has become its program already and is not traced
+    /// looks like any other program; then both fetch, and the page cache reads each page once.
     fn is_for_us(&self, process: &Process) -> bool {
         let is_ours = |id: u32| self.executable.is_some() && Process::executable(id) == self.executable;
         let by_us = [process.id, process.parent, process.tracer].into_iter().any(is_ours);

@@ -1,4 +1,5 @@
-//! Tells the service manager how the daemon does (sd_notify(3)): one datagram to `$NOTIFY_SOCKET`.
+//! Reports the state of the daemon to the service manager (sd_notify(3)): one datagram to
+//! `$NOTIFY_SOCKET`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,10 +7,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells a service manager, if there is one.
-pub(crate) fn tell(state: &str) {
+/// Sends a state to the service manager, if there is one.
+pub(crate) fn notify(state: &str) {
     if let Some(to) = std::env::var_os("NOTIFY_SOCKET") {
-        // Whoever does not listen learns nothing.
+        // A manager that does not listen misses it.
         let _ = send(&to, state);
     }
 }
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_hears_of_it_by_both_kinds_of_address() {
+    fn a_manager_is_notified_by_both_kinds_of_address() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let name = format!("runnel-test-{}", std::process::id());

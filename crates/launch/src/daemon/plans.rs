@@ -1,7 +1,8 @@
 //! The folders of plans that a daemon uses, and which programs have a plan in them.
 //!
-//! A folder is used for what its owner starts, and if root owns it for what anybody starts. It must be writable by its owner alone, and
-//! nobody else may be able to put another one in its place.
+//! A folder is used for programs that its owner starts; a folder of root's, for programs that
+//! anybody starts. Only its owner may have write access, and nobody else may be able to replace the
+//! folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -16,7 +17,8 @@ use super::process::Process;
 use super::rights::Rights;
 use crate::{LaunchError, PlanStore, Program, read_plan};
 
-/// Plans used of a folder at most: more than anybody learns, and an end for a folder that somebody fills.
+/// Plans used of a folder at most: more than anybody learns, and a limit for a folder that somebody
+/// fills.
 const PLANS_MAX: usize = 2048;
 
 /// A folder of plans and whose it is.
@@ -53,7 +55,8 @@ impl Store {
         Ok(Store { plans: PlanStore::open(Some(&folder))?, owner })
     }
 
-    /// Whether the owner of the folder, or root, alone can change a plan that lies in it: it may have been copied there.
+    /// Whether the owner of the folder, or root, alone can change a plan that lies in it: it may
+    /// have been copied there.
     ///
     /// # Errors
     /// It is not so, or the file cannot be looked at.
@@ -90,7 +93,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Looks through the folders. Notes tell of what cannot be used. Leaves the thread with rights `own`.
+    /// Looks through the folders. Notes say what cannot be used. Leaves the thread with rights
+    /// `own`.
     ///
     /// # Errors
     /// The thread could not get its own rights back.
@@ -147,8 +151,8 @@ impl Known {
         }
     }
 
-    /// The folder that holds the plan of a program for this process, and the plan's file. What its user learned comes before
-    /// what root did.
+    /// The folder that holds the plan of a program for this process, and the plan's file. What its
+    /// user learned comes before what root did.
     pub(crate) fn find(&self, stores: &[Store], program: &Program, process: &Process) -> Option<(usize, PathBuf)> {
         let whose = |uid: u32| {
             stores.iter().enumerate().filter(move |(_, store)| store.owner.uid == uid).find_map(|(number, store)| {

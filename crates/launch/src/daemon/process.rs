@@ -21,9 +21,10 @@ const GENERATIONS_MAX: usize = 64;
 pub(crate) struct Process {
     pub(crate) id: u32,
     pub(crate) parent: u32,
-    /// Who traces it; 0 for nobody.
+    /// Its tracer; 0 for none.
     pub(crate) tracer: u32,
-    /// Those of who started it, whatever more the program file gives (set-user-id).
+    /// The rights of the user who started it, without those that the program file gives
+    /// (set-user-id).
     pub(crate) rights: Rights,
 }
 
@@ -41,7 +42,7 @@ impl Process {
     /// Its command line, each word ended by a NUL.
     pub(crate) fn command_line(id: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // Of one that has ended there is none.
+        // A process that has ended has none.
         let _ = File::open(format!("/proc/{id}/cmdline"))
             .and_then(|file| file.take(COMMAND_BYTES_MAX).read_to_end(&mut bytes));
         bytes
@@ -52,8 +53,9 @@ impl Process {
         fs::read_link(format!("/proc/{id}/cwd")).ok()
     }
 
-    /// Whether a path means for it what it means for us: it is not in a container, nor below another root. Mount name spaces may
-    /// differ, since service managers give daemons, this one too, spaces of their own with the paths of the machine.
+    /// Whether a path means for it what it means for us: it is not in a container, nor below
+    /// another root. Mount name spaces may differ, since service managers give daemons, this one
+    /// too, spaces of their own with the paths of the machine.
     pub(crate) fn shares_our_files(id: u32) -> bool {
         let root = |path: &str| FileId::of(Path::new(path)).ok();
         root(&format!("/proc/{id}/root/.")).is_some_and(|its| Some(its) == root("/"))

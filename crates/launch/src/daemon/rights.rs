@@ -1,14 +1,15 @@
-//! Whose rights a thread uses for files.
+//! The rights that a thread uses for files.
 //!
-//! The daemon is root, but acts for others: it reads and writes a folder of plans with the rights of its owner, and looks at and
-//! fetches files with the rights of the program that was started. So whatever stands in a plan, nothing is opened that the
-//! program could not open itself, and the kernel sees to it (setfsuid(2)). Other privileges stay: probes need them.
+//! The daemon is root, but acts for others: it reads and writes a folder of plans with the rights
+//! of its owner, and checks and fetches files with the rights of the program that was started. So a
+//! plan cannot make it open a file that the program could not open itself, and the kernel enforces
+//! this (setfsuid(2)). Other privileges stay: probes need them.
 
 use std::io;
 
 use nix::unistd::{Gid, Uid, getegid, geteuid, getgroups, setfsgid, setfsuid};
 
-/// Who one is for the file system.
+/// The identity of a thread for the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(crate) uid: u32,
@@ -17,7 +18,7 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Those that the daemon was started with.
+    /// The rights that the daemon was started with.
     ///
     /// # Errors
     /// Those of `getgroups(2)`.
@@ -26,7 +27,8 @@ impl Rights {
         Ok(Rights { uid: geteuid().as_raw(), gid: getegid().as_raw(), groups })
     }
 
-    /// Gives these rights to the calling thread, and to those that it starts from now on; other threads keep theirs.
+    /// Gives these rights to the calling thread, and to those that it starts from now on; other
+    /// threads keep theirs.
     ///
     /// # Errors
     /// This process may not change its rights; then the thread must not touch anybody's files.
@@ -37,9 +39,9 @@ impl Rights {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         setfsgid(gid);
         setfsuid(uid);
-        // They fail without a word; a second call tells what holds.
-        let holds = setfsgid(gid) == gid && setfsuid(uid) == uid;
-        if holds { Ok(()) } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) }
+        // They report no error; a second call returns what is in force.
+        let is_set = setfsgid(gid) == gid && setfsuid(uid) == uid;
+        if is_set { Ok(()) } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) }
     }
 }
 

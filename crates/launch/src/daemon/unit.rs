@@ -20,7 +20,8 @@ const UNIT_BYTES_MAX: u64 = 1 << 20;
 /// Writes the unit file: `runnel` (an absolute path) with these folders of plans. The file written.
 ///
 /// # Errors
-/// A file of that name is not ours, the folder cannot be written to, or a path holds what a unit file cannot.
+/// A file of that name is not ours, the folder cannot be written to, or a path holds what a unit
+/// file cannot.
 pub fn install(units: &Path, runnel: &Path, folders: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     let path = units.join(NAME);
     check_ours(&path)?;
@@ -53,7 +54,7 @@ fn check_ours(path: &Path) -> Result<bool, LaunchError> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(false);
     }
-    let bytes = crate::store::read(path, UNIT_BYTES_MAX).map_err(LaunchError::io("read", path))?;
+    let bytes = crate::small_file::read(path, UNIT_BYTES_MAX).map_err(LaunchError::io("read", path))?;
     if bytes.starts_with(MARK.as_bytes()) {
         return Ok(true);
     }
@@ -83,9 +84,10 @@ fn text(runnel: &Path, folders: &[PathBuf]) -> Result<String, LaunchError> {
     Ok(TEMPLATE.replace("{mark}", MARK).replace("{command}", &command).replace("{folders}", writable.trim_start()))
 }
 
-/// Fetching fills the page cache in the name of the service, so there is no limit of memory. Of the privileges: SYS_ADMIN is
-/// for fanotify, PERFMON for probes, SYS_PTRACE to see what others execute, SETUID and SETGID to give up the rights of root
-/// for files, DAC_READ_SEARCH for programs of root's that read what is others'.
+/// Fetching fills the page cache in the name of the service, so there is no limit of memory. Of the
+/// privileges: SYS_ADMIN is for fanotify, PERFMON for probes, SYS_PTRACE to see what others
+/// execute, SETUID and SETGID to give up the rights of root for files, DAC_READ_SEARCH for programs
+/// of root's that read what is others'.
 const TEMPLATE: &str = "\
 {mark}
 [Unit]

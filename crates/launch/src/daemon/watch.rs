@@ -1,9 +1,10 @@
-//! What the kernel tells: that a program with a plan is being started, that plans or programs have changed.
+//! Reports of the kernel: a program with a plan is being started, plans or programs have changed.
 //!
-//! Programs are marked one by one (fanotify(7), FAN_OPEN_EXEC): all others start without this process waking. A program file that is
-//! replaced, as an update does, is another one; inotify(7) tells of that, and of new plans; a program that is not there may come with a
-//! disk that is mounted, of which /proc/self/mountinfo tells (proc_pid_mounts(5)). The kernel keeps at
-//! most 16,384 events for us and says if it had to drop some.
+//! Programs are marked one by one (fanotify(7), FAN_OPEN_EXEC), so the start of any other program
+//! does not wake this process. A program file that is replaced, as an update does, is another file;
+//! inotify(7) reports that, and new plans. A missing program may come with a disk that is mounted,
+//! which /proc/self/mountinfo reports (proc_pid_mounts(5)). The kernel queues at most 16,384 events
+//! and says if it had to drop some.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -66,7 +67,7 @@ impl Watch {
         [
             PollFd::new(self.starts.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.changes.as_fd(), PollFlags::POLLIN),
-            // Event once for each change, by the waiting itself.
+            // Reported once for each change, by poll(2) itself.
             PollFd::new(self.mounts.as_fd(), PollFlags::POLLPRI),
         ]
     }
@@ -124,7 +125,8 @@ impl Watch {
         (starts, dropped)
     }
 
-    /// Whether a plan or a program has changed. Books, which change with each launch, do not count.
+    /// Whether a plan or a program has changed. Histories, which change with each launch, do not
+    /// count.
     pub(crate) fn has_changed(&mut self) -> bool {
         let mut changed = false;
         while let Ok(events) = self.changes.read_events() {

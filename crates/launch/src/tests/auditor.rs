@@ -36,7 +36,7 @@ fn a_library_has_its_groups_fetched_once_and_other_messages_are_nothing() {
     let groups: Vec<usize> = receiver.iter().take(2).map(|job| job.group).collect();
     assert_eq!(groups, [2, 3]);
     socket.send_to_addr(&report(0xfd00, 5), &address).unwrap();
-    assert_eq!(listener.stop(), 2, "what was sent before the end is heard");
+    assert_eq!(listener.stop(), 2, "what was sent before the end is received");
     assert_eq!(receiver.iter().map(|job| job.group).collect::<Vec<_>>(), [7], "and nobody sends any more");
     assert!(socket.send_to_addr(&[], &address).is_err());
 }

@@ -7,7 +7,8 @@ use units::Moment;
 
 use super::*;
 
-/// Launches a shell whose child tells who traces it, with a breakpoint that nobody comes to in processes of `process`.
+/// Launches a shell whose child tells who traces it, with a breakpoint that nobody comes to in
+/// processes of `process`.
 fn tracer_of_child(process: &str) -> Option<String> {
     let (folder, mut plan) = tree(&[1]);
     // Code of a program that is not run here.

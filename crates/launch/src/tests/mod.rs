@@ -37,7 +37,7 @@ pub(crate) fn program(command: &str) -> Program {
     Program::find(&command.split(' ').map(OsString::from).collect::<Vec<_>>()).unwrap()
 }
 
-/// Remembers what it is told, and takes it if its path ends as said.
+/// Remembers hints, and takes those whose path ends with `takes`.
 #[derive(Default)]
 pub(crate) struct RecordedHints {
     pub(crate) takes: &'static str,

@@ -33,7 +33,7 @@ fn a_file_of_equal_length_but_another_time_has_changed() {
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(fit(&plan).changed, 1);
-    // The same bytes by another inode, told by the build id.
+    // The same bytes by another inode, known by the build id.
     let copy = folder.path().join("copy");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let learned = identity(&copy).unwrap();
@@ -100,11 +100,11 @@ fn a_file_that_cannot_tell_does_not_make_the_others_cold() {
     let before = warmth(&plan, &plan.groups[0]);
     // No page of it is in the page cache, and the kernel refuses to say so.
     plan.files.push(PlanFile { path: b"proc/self/status".to_vec(), identity: None });
-    let told = GroupExtent { file: plan.files.len() as u32 - 1, page: 0, pages: 1 };
-    plan.groups[0].extents.insert(0, told);
+    let extent = GroupExtent { file: plan.files.len() as u32 - 1, page: 0, pages: 1 };
+    plan.groups[0].extents.insert(0, extent);
     let after = warmth(&plan, &plan.groups[0]);
     assert_eq!((after.warm > 0, after.cold), (before.warm > 0, before.cold));
-    plan.groups[0].extents = vec![told];
+    plan.groups[0].extents = vec![extent];
     assert!(!warmth(&plan, &plan.groups[0]).is_warm(), "nobody can say");
 }
 

@@ -1,4 +1,4 @@
-//! Plans and books in a folder.
+//! Plans and histories in a folder.
 
 use super::*;
 

@@ -1,14 +1,16 @@
-//! What is known of the content of chunks: sampled shingles.
+//! The content of chunks, described by sampled shingles.
 //!
-//! A shingle is a window of 8 bytes, hashed. Those whose hash falls below a bound are kept, so that the same content
-//! yields the same sample wherever it lies (sampling by value, as in Manber's "Finding similar files", 1994). Two
-//! chunks that share `n` sampled shingles share about `n << sampling` bytes.
+//! A shingle is a window of 8 bytes, hashed. Those whose hash falls below a bound are kept, so that
+//! the same content yields the same sample wherever it lies (sampling by value, as in Manber's
+//! "Finding similar files", 1994). Two chunks that share `n` sampled shingles share about `n <<
+//! sampling` bytes.
 
 /// Bytes of a window: what zstd and LZ4 gain from, and long enough not to meet by chance.
 const WINDOW_BYTES: usize = size_of::<u64>();
 /// Sampling of small inputs: one window in 16. One in 8 gains 0.2 % for twice the work.
 const SAMPLING_MIN: u32 = 4;
-/// Input up to which the sampling is the densest; above, it is halved for every doubling, which bounds the memory.
+/// Input up to which the sampling is the densest; above, it is halved for every doubling, which
+/// bounds the memory.
 const DENSE_BYTES: u64 = 512 << 20;
 
 /// The sampling for so many bytes of chunks: one window in `1 << sampling` is kept.

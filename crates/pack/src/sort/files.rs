@@ -1,7 +1,9 @@
-//! Similar files one after the other: the idea of DwarFS, with min-hash sketches in place of its nilsimsa.
+//! Orders similar files one after the other: the idea of DwarFS, with min-hash sketches instead of
+//! its nilsimsa.
 //!
-//! A file is described by its smallest shingles (bottom-k sketch; Broder, "On the resemblance and containment of
-//! documents", 1997). After a file comes the one that shares most of its sketch, else the next in the order of the tree.
+//! A file is described by its smallest shingles (bottom-k sketch; Broder, "On the resemblance and
+//! containment of documents", 1997). After a file comes the one that shares most of its sketch,
+//! else the next in the order of the tree.
 
 use super::Group;
 use super::index::Index;

@@ -1,17 +1,19 @@
-//! Greedy block fill: a block starts with the next chunk in the order of the tree, then always takes the chunk that
-//! shares most with what is in the block.
+//! Greedy block fill: a block starts with the next chunk in the order of the tree, then always
+//! takes the chunk that shares most with the block.
 //!
-//! The score of a chunk is the weight of its shingles that are in the block; each counts once, since a codec needs a
-//! repetition once. Rare shingles weigh more (inverse document frequency; Spärck Jones, 1972): what many chunks hold is
-//! found in any block. Where nothing matches, the next chunk in the order of the tree follows.
+//! The score of a chunk is the weight of its shingles that are in the block. Each counts once,
+//! since a codec needs a repetition once. Rare shingles weigh more (inverse document frequency;
+//! Spärck Jones, 1972): a shingle of many chunks is in any block. If nothing matches, the next
+//! chunk in the order of the tree follows.
 //!
-//! A chunk of a file that is in the block already has two bonuses: the worth of a block less that must be opened for
-//! this file, once, and one for each direct neighbour. So a file settles in few blocks unless its chunks find clearly
-//! more elsewhere. This keeps more of the size than moving whole files or runs of chunks: those decide before they
-//! know what is to be lost.
+//! A chunk of a file that is in the block already has two bonuses: one once, for the block that
+//! need not be opened for this file, and one for each direct neighbour. So a file stays in few
+//! blocks unless its chunks match clearly better elsewhere. This keeps more of the size than moving
+//! whole files or runs of chunks: those decide before the loss is known.
 //!
-//! When a shingle enters a block, the scores of the chunks that hold it rise, so the work is the sum over blocks of
-//! the lists of their shingles; placed chunks leave the lists on the way.
+//! When a shingle enters a block, the scores of the chunks that hold it rise, so the work is the
+//! sum over blocks of the lists of their shingles. Placed chunks are dropped from the lists on the
+//! way.
 
 use super::index::Index;
 use super::ranking::Ranking;
@@ -19,8 +21,8 @@ use super::{Config, Group, LOCALITY_DEFAULT};
 
 /// Weights are logarithms to base 2 in units of `1 / (1 << WEIGHT_SHIFT)`.
 const WEIGHT_SHIFT: u32 = 4;
-/// Chunks to either side of a placed one that profit from its file being in the block: enough for all but 0.5 % of
-/// files, and a bound on the work for the others.
+/// Chunks to either side of a placed one that profit from its file being in the block: enough for
+/// all but 0.5 % of files, and a bound on the work for the others.
 const NEAR: usize = 64;
 /// Chunks that may be found too large for the room that is left before the block is closed.
 const MISFITS_MAX: u32 = 16;
@@ -35,7 +37,8 @@ const FILE_BONUS: u64 = 6 << 10;
 const NEIGHBOUR_BONUS: u64 = 7 << 9;
 /// Most a bonus may be: more than any chunk shares.
 const BONUS_MAX: u64 = 1 << 20;
-/// Added to the sizes of chunks in keys, so that a small chunk does not come first for a single common shingle.
+/// Added to the sizes of chunks in keys, so that a small chunk does not come first for a single
+/// common shingle.
 const BASE_BYTES: u32 = 1024;
 
 /// The blocks of a group.
@@ -157,7 +160,8 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Raises the direct neighbours, and all chunks nearby of the same file if none of them was in the block.
+    /// Raises the direct neighbours, and all chunks nearby of the same file if none of them was in
+    /// the block.
     fn raise_file(&mut self, placed: usize) {
         let same = |chunk: &usize| self.group.file(*chunk) == self.group.file(placed);
         let before = (placed.saturating_sub(NEAR)..placed).rev().take_while(same).count();
@@ -210,8 +214,9 @@ impl<'a> Scores<'a> {
     }
 }
 
-/// Weight of a shingle that `holders` chunks hold: the logarithm of how rare it is among as many chunks as make half a
-/// gigabyte. Not among those of the group, since the bonuses would then weigh less in a larger tree.
+/// Weight of a shingle that `holders` chunks hold: the logarithm of how rare it is among as many
+/// chunks as make half a gigabyte. Not among those of the group, since the bonuses would then weigh
+/// less in a larger tree.
 fn weight(holders: u32) -> u32 {
     const SCALE: u32 = 17 << WEIGHT_SHIFT;
     let holders = holders.max(1);

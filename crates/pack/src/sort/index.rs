@@ -1,10 +1,12 @@
-//! Which chunks of a group hold which shingles, both ways, without the shingles that say nothing.
+//! Which chunks of a group hold which shingles, both ways, without the shingles that distinguish
+//! nothing.
 
 use std::ops::Range;
 
 use super::Group;
 
-/// Chunks a shingle may occur in before it is taken for noise (padding, common idioms). Its exact value hardly matters.
+/// Chunks a shingle may occur in before it is taken for noise (padding, common idioms). Its exact
+/// value hardly matters.
 const CHUNKS_MAX: usize = 1000;
 /// Bits of the sets of shingles seen once and twice, for each sampled shingle.
 const SET_BITS: usize = 8;
@@ -55,8 +57,8 @@ impl Lists {
     }
 }
 
-/// The shingles that at least two chunks share, and at most [`CHUNKS_MAX`], numbered anew. Chunks are numbered by
-/// their place in the group.
+/// The shingles that at least two chunks share, and at most [`CHUNKS_MAX`], numbered anew. Chunks
+/// are numbered by their place in the group.
 pub(super) struct Index {
     /// Shingles of each chunk.
     pub(super) shingles: Lists,
@@ -90,8 +92,8 @@ impl Index {
     }
 }
 
-/// Pairs of shingle (high half) and chunk, of those shingles that may occur twice. Most occur once: two bit sets drop
-/// nearly all of these before they cost memory.
+/// Pairs of shingle (high half) and chunk, of those shingles that may occur twice. Most occur once:
+/// two bit sets drop nearly all of these before they cost memory.
 fn repeated(group: Group<'_>) -> Vec<u64> {
     let total: usize = group.members.iter().map(|member| group.features.of(*member).len()).sum();
     let slots = (total * SET_BITS).next_power_of_two().max(64) as u64;

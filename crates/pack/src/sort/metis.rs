@@ -1,11 +1,13 @@
-//! The way of Huang et al. (FAST '26): a graph of chunks that share features, cut into blocks by METIS.
+//! The method of Huang et al. (FAST '26): a graph of chunks that share features, cut into blocks by
+//! METIS.
 //!
-//! A feature is the maximum of a hash over the sampled windows of a chunk; several hashes give several features, and
-//! two chunks share each with a probability that is their resemblance. Edges weigh what is shared; neighbours in a file
-//! have an edge too, without which chunks that resemble nothing are scattered. Inside a block, what shares most with
-//! the chunks before it comes first. The windows are those of the shingles; the paper rolls a gear hash.
+//! A feature is the maximum of a hash over the sampled windows of a chunk. Several hashes give
+//! several features, and two chunks share each with a probability that is their resemblance. An
+//! edge weighs as much as its chunks share. Neighbours in a file have an edge too; without it,
+//! chunks that resemble nothing are scattered. Inside a block, the chunk that shares most with
+//! those before it comes first. The windows are those of the shingles; the paper rolls a gear hash.
 //!
-//! The baseline that the default method is measured against.
+//! This is the baseline that the default method is measured against.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,14 +19,16 @@ use super::{Config, Group, rests};
 
 /// Features of a chunk.
 const FEATURES: u64 = 12;
-/// Chunks that an edge joins to each of those that share a feature: a chain, since all pairs would be too many.
+/// Chunks that an edge joins to each of those that share a feature: a chain, since all pairs would
+/// be too many.
 const CHAIN: usize = 8;
 /// Weight of the edge between neighbours in a file, in shared features.
 const NEIGHBOUR: i32 = 4;
 /// Parts may be larger than the mean by so many thousandths; blocks are planned smaller by as much.
 const IMBALANCE: i32 = 30;
 
-/// METIS draws from the random numbers of the C library, which are one sequence for the whole process.
+/// METIS draws from the random numbers of the C library, which are one sequence for the whole
+/// process.
 static RANDOM: Mutex<()> = Mutex::new(());
 
 /// The blocks of a group.

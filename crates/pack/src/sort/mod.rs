@@ -1,13 +1,15 @@
 //! Similarity sorter: which chunks share a block, and in which order they lie in it.
 //!
-//! A codec finds repetitions only inside a block, so a block should hold chunks that repeat each other. Chunks are
-//! described by sampled shingles ([`Features`]), and [`blocks`] fills the blocks by one of several [`Method`]s, each
-//! group of chunks (code, text, ...) by itself. The price is locality: a file whose chunks are spread over many blocks
-//! costs many blocks to read, and [`Config::locality`] weighs one against the other.
+//! A codec finds repetitions only inside a block, so a block should hold chunks that repeat each
+//! other. Chunks are described by sampled shingles ([`Features`]), and [`blocks`] fills the blocks
+//! by one of several [`Method`]s, each group of chunks (code, text, ...) by itself. The price is
+//! locality: a file whose chunks are spread over many blocks costs many blocks to read, and
+//! [`Config::locality`] weighs one against the other.
 //!
-//! Pure functions in integer arithmetic: the result depends on the arguments alone, not on the number of threads.
-//! Memory: 4 bytes for each sampled shingle (a quarter byte for each byte of input at most, at most 128 MiB), and while
-//! a group is sorted about 20 bytes for each of its shingles that repeat and 2 to 4 for the others. Called by the pipeline after deduplication.
+//! Pure functions in integer arithmetic: the result depends on the arguments alone, not on the
+//! number of threads. Memory: 4 bytes for each sampled shingle (a quarter byte for each byte of
+//! input at most, at most 128 MiB), and while a group is sorted about 20 bytes for each of its
+//! shingles that repeat and 2 to 4 for the others.
 
 mod features;
 mod files;
@@ -24,9 +26,9 @@ pub(crate) use features::{Features, sampling, shingles};
 
 use rayon::prelude::*;
 
-/// The default of [`Config::locality`], at the knee. Debian minbase with python3, code filtered, zstd 5, 64 and 128 KiB
-/// blocks: 0 gives 52.02 and 51.00 MB at 3.42 and 3.07 blocks a file; 100 gives 52.12 and 51.08 MB at 2.45 and 2.15;
-/// 330 gives 54.4 and 52.8 MB at 1.97 and 1.78.
+/// The default of [`Config::locality`], at the knee. Debian minbase with python3, code filtered,
+/// zstd 5, 64 and 128 KiB blocks: 0 gives 52.02 and 51.00 MB at 3.42 and 3.07 blocks a file; 100
+/// gives 52.12 and 51.08 MB at 2.45 and 2.15; 330 gives 54.4 and 52.8 MB at 1.97 and 1.78.
 pub(crate) const LOCALITY_DEFAULT: u32 = 100;
 
 /// The bit of a group that says that its chunks are hot.
@@ -35,7 +37,8 @@ pub(crate) const HOT: u16 = 1 << 15;
 /// One distinct chunk to be placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
-    /// Kind of its content in the low byte; the high byte says what must never share a block with what.
+    /// Kind of its content in the low byte; the high byte says what must never share a block with
+    /// what.
     pub(crate) group: u16,
     /// Number of the file that uses it first, in the order of the tree.
     pub(crate) file: u32,
@@ -68,18 +71,20 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     /// Size of a block of hot chunks in bytes.
     pub(crate) hot_block_bytes: u32,
-    /// Weight of keeping the chunks of a file together, in percent of the default; 0 sorts by similarity alone, which
-    /// is not the smallest: neighbours in a file resemble each other in ways that shingles do not show.
+    /// Weight of keeping the chunks of a file together, in percent of the default; 0 sorts by
+    /// similarity alone, which is not the smallest: neighbours in a file resemble each other in
+    /// ways that shingles do not show.
     pub(crate) locality: u32,
     /// Seed of the random numbers that METIS draws; the other methods draw none.
     #[cfg_attr(not(feature = "metis"), expect(dead_code, reason = "only METIS draws"))]
     pub(crate) seed: u64,
 }
 
-/// The blocks, each the list of the items in it in their order. Groups do not share blocks, except that the last,
-/// partial blocks of groups with the same high byte are joined.
+/// The blocks, each the list of the items in it in their order. Groups do not share blocks, except
+/// that the last, partial blocks of groups with the same high byte are joined.
 ///
-/// `sorted` is called with the number of items of each group when that group is done, from any thread.
+/// `sorted` is called with the number of items of each group when that group is done, from any
+/// thread.
 pub(crate) fn blocks(
     items: &[Item],
     features: &Features,

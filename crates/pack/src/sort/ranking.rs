@@ -1,7 +1,7 @@
 //! The unit with the highest key, while keys change all the time.
 //!
-//! A tree of maxima with 64 children a node: raising a key touches one word a level, and lowering one looks at 64.
-//! A heap would keep an outdated entry for every raise.
+//! A tree of maxima with 64 children a node: raising a key touches one word a level, and lowering
+//! one looks at 64. A heap would keep an outdated entry for every raise.
 
 /// Children of a node, as a shift.
 const FAN_OUT: u32 = 6;

@@ -1,4 +1,4 @@
-//! Cutting an order into blocks, and joining the last, partial blocks of groups.
+//! Cuts an order into blocks, and joins the last, partial blocks of groups.
 
 use super::{Config, Item};
 
@@ -20,8 +20,8 @@ pub(super) fn cut(order: &[u32], items: &[Item], block_bytes: u32) -> Vec<Vec<u3
     blocks
 }
 
-/// The blocks of all groups in order, then those made of the last blocks of groups with the same high byte. A rest
-/// stays whole: it goes into the open block if it fits, and else opens the next.
+/// The blocks of all groups in order, then those made of the last blocks of groups with the same
+/// high byte. A rest stays whole: it goes into the open block if it fits, and else opens the next.
 pub(super) fn join(groups: Vec<Vec<Vec<u32>>>, items: &[Item], config: &Config) -> Vec<Vec<u32>> {
     let high = |block: &[u32]| block.first().map(|item| items[*item as usize].group >> 8);
     let mut blocks = Vec::new();

@@ -116,7 +116,8 @@ fn degenerate_inputs_are_sorted_like_any() {
 
 #[test]
 fn twins_share_a_block() {
-    // Each chunk of the first half of the files has a twin in the second half that differs in a few bytes.
+    // Each chunk of the first half of the files has a twin in the second half that differs in a few
+    // bytes.
     let mut rng = SplitMix64(5);
     let mut set = Set::default();
     let contents: Vec<Vec<u8>> = (0..256).map(|_| noise(&mut rng, 4096)).collect();

@@ -1,7 +1,8 @@
 //! The bytes of an archive, plain or compressed, on disk or from a pipe.
 //!
-//! Compression is recognised by magic, not by name. Of a plain archive in a file the data of entries is left where
-//! it is; of all others it is copied to the [`Spool`], since it passes by only once.
+//! Compression is recognised by magic, not by name. In a plain archive on disk, the data of entries
+//! stays where it is; from all others it is copied to the [`Spool`], since they can be read only
+//! once.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -175,7 +176,8 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// Reads to the end, so that a compressed archive's own checksum is checked and a pipe's writer can finish.
+    /// Reads to the end, so that a compressed archive's own checksum is checked and a pipe's writer
+    /// can finish.
     pub(crate) fn drain(&mut self) -> io::Result<()> {
         match self {
             Archive::Direct { .. } => Ok(()),

@@ -1,9 +1,9 @@
 //! A program with everything it needs to start, out of a root directory, as a source.
 //!
-//! Which files those are is found from the ELF files themselves (crate `elf`); here the root directory is presented to
-//! it, and what it found is placed at the same paths, symlinks and attributes of the directories on the way included.
-//! Extra paths are packed whole; ELF files among them bring their libraries, symlinks that lead out of them bring
-//! what they lead to.
+//! The crate `elf` finds the files from the ELF files themselves. This module gives it the root
+//! directory, and puts the found files at the same paths, with symlinks and attributes of the
+//! directories on the way. Extra paths are packed whole; ELF files among them bring their
+//! libraries, and symlinks that lead out of them bring their targets.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -33,7 +33,8 @@ impl LocalRoot {
         LocalRoot { base: base.into() }
     }
 
-    /// Where a path of the root lies. The finder resolves symlinks, so every parent here is a true directory.
+    /// Where a path of the root lies. The finder resolves symlinks, so every parent here is a true
+    /// directory.
     fn place(&self, path: &[u8]) -> PathBuf {
         self.base.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))
     }

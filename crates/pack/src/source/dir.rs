@@ -1,7 +1,7 @@
 //! A directory on disk as a source.
 //!
-//! Entries are listed in byte order of their names, so the order in which the file system returns them has no part in
-//! the result. Files with several names are recognised by device and inode number.
+//! Entries are listed in byte order of their names, so the result does not depend on the order of
+//! the file system. Files with several names are recognised by device and inode number.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::content::{Content, LocalFile, open_plain};
-use crate::source::Listed;
-use crate::tree::{Attributes, Body, Device, Node, NodeId, Time, Tree};
+use crate::tree::{Attributes, Body, Device, Listed, Node, NodeId, Time, Tree};
 use crate::{PackError, Progress, xattrs};
 
 /// Entries between two reports of progress.
@@ -23,7 +22,8 @@ pub(crate) struct Lister<'a> {
     tree: &'a mut Tree,
     /// Nodes of files with several names, by device and inode number.
     links: HashMap<(u64, u64), NodeId>,
-    /// Files to leave out, by device and inode number: the output itself, when it lies in the directory it packs.
+    /// Files to leave out, by device and inode number: the output itself, when it lies in the
+    /// directory it packs.
     skipped: Vec<(u64, u64)>,
     progress: &'a dyn Progress,
     unreported: u64,
@@ -45,8 +45,8 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    /// Places what lies at `path`, not followed and without what a directory holds, as `name` in `directory`.
-    /// `None` if it is to be left out.
+    /// Places what lies at `path`, not followed and without what a directory holds, as `name` in
+    /// `directory`. `None` if it is to be left out.
     pub(crate) fn entry(&mut self, directory: NodeId, name: &[u8], path: &Path) -> Result<Option<NodeId>, PackError> {
         let about = fs::symlink_metadata(path).map_err(|source| PackError::read(path, source))?;
         let identity = (about.dev(), about.ino());
@@ -74,8 +74,9 @@ impl<'a> Lister<'a> {
         Ok(Some(node))
     }
 
-    /// Places everything below the directory at `path` into `directory`. With `one_file_system`, what other file
-    /// systems are mounted on stays an empty directory. `each` sees every entry placed.
+    /// Places everything below the directory at `path` into `directory`. With `one_file_system`,
+    /// what other file systems are mounted on stays an empty directory. `each` sees every entry
+    /// placed.
     pub(crate) fn below(
         &mut self,
         directory: NodeId,
@@ -154,7 +155,8 @@ fn body(path: &Path, about: &Metadata) -> Result<Body, PackError> {
     })
 }
 
-/// Files of /proc and its like call themselves empty and are not. One that cannot be read is taken at its word.
+/// Files of /proc and its like call themselves empty and are not. One that cannot be read is taken
+/// at its word.
 fn check_empty(path: &Path) -> Result<(), PackError> {
     let Ok(mut file) = open_plain(path) else { return Ok(()) };
     if matches!(std::io::Read::read(&mut file, &mut [0; 1]), Ok(1..)) {

@@ -1,8 +1,9 @@
 //! Tar headers: the 512-byte records of v7, ustar and GNU tar, and the key-value records of PAX.
 //!
-//! Our own reader and not the `tar` crate's, for three reasons: an entry's data must stay where it is (that crate
-//! expands sparse files into zeros), extension records must be bounded, and values of extended attributes may hold
-//! any byte, line feeds too. Layout after POSIX.1-2008 (pax, ustar) and the GNU tar manual.
+//! Our own reader and not the `tar` crate's, for three reasons: an entry's data must stay where it
+//! is (that crate expands sparse files into zeros), extension records must be bounded, and values
+//! of extended attributes may hold any byte, line feeds too. Layout after POSIX.1-2008 (pax, ustar)
+//! and the GNU tar manual.
 
 use image::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
@@ -12,13 +13,16 @@ use crate::tree::{Time, Xattrs};
 /// Bytes of a record: all headers and data are padded to it.
 pub(crate) const RECORD_BYTES: usize = 512;
 
-/// Stretches of a sparse file that we accept: 1 million, for each at least 512 bytes of archive or of map.
+/// Stretches of a sparse file that we accept: 1 million, for each at least 512 bytes of archive or
+/// of map.
 pub(crate) const STRETCHES_MAX: usize = 1 << 20;
 
-/// Bytes of a path or of a link's target: an image holds 2048 directories in one path, and Linux takes 4096 bytes at once.
+/// Bytes of a path or of a link's target: an image holds 2048 directories in one path, and Linux
+/// takes 4096 bytes at once.
 pub(crate) const PATH_BYTES_MAX: usize = 64 << 10;
 
-/// Extended attributes of one file; Linux lists 64 KiB of their names, and files in use have a handful.
+/// Extended attributes of one file; Linux lists 64 KiB of their names, and files in use have a
+/// handful.
 const XATTRS_MAX: usize = 1024;
 
 /// The fields of one header record that we use.
@@ -34,7 +38,8 @@ pub(crate) struct Header {
     pub(crate) mtime: Time,
     pub(crate) major: u64,
     pub(crate) minor: u64,
-    /// For kind `S`: the stretches so far, the real size, and whether a further record continues the list.
+    /// For kind `S`: the stretches so far, the real size, and whether a further record continues
+    /// the list.
     pub(crate) sparse: Option<OldSparse>,
 }
 
@@ -122,7 +127,8 @@ fn unsigned(field: &[u8]) -> Result<u64, String> {
     u64::try_from(number(field)?).map_err(|_| "a negative number in a header".into())
 }
 
-/// Octal digits, or with the top bit of the first byte set a big-endian two's complement number (GNU, star).
+/// Octal digits, or with the top bit of the first byte set a big-endian two's complement number
+/// (GNU, star).
 fn number(field: &[u8]) -> Result<i64, String> {
     if field[0] & 0x80 != 0 {
         // Bit 6 is the sign; drop the marking bit by sign-extending from there.
@@ -139,7 +145,8 @@ fn number(field: &[u8]) -> Result<i64, String> {
     })
 }
 
-/// What PAX records and GNU long names say about the next entry, or (global records) about all that follow.
+/// What PAX records and GNU long names say about the next entry, or (global records) about all that
+/// follow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extension {
     pub(crate) path: Option<Vec<u8>>,
@@ -251,9 +258,11 @@ fn path(value: &[u8]) -> Result<Vec<u8>, String> {
     Ok(value.to_vec())
 }
 
-/// Turns a sparse map into stretches of the content; `at` counts from the start of the entry's data.
+/// Turns a sparse map into stretches of the content; `at` counts from the start of the entry's
+/// data.
 ///
-/// Checks that stretches ascend, lie within `real_size` and together have the `stored` bytes that are in the archive.
+/// Checks that stretches ascend, lie within `real_size` and together have the `stored` bytes that
+/// are in the archive.
 pub(crate) fn stretches(map: &[(u64, u64)], real_size: u64, stored: u64) -> Result<Vec<Stretch>, String> {
     let (mut found, mut end, mut at) = (Vec::new(), 0u64, 0u64);
     for (start, bytes) in map.iter().copied() {
@@ -275,7 +284,8 @@ pub(crate) fn decimal(text: &[u8]) -> Result<u64, String> {
     number.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(text)))
 }
 
-/// `[-]SECONDS[.FRACTION]`; digits beyond nanoseconds are dropped (towards the past, as for file systems).
+/// `[-]SECONDS[.FRACTION]`; digits beyond nanoseconds are dropped (towards the past, as for file
+/// systems).
 fn time(text: &[u8]) -> Result<Time, String> {
     let bad = || format!("{:?} is no time", String::from_utf8_lossy(text));
     let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));

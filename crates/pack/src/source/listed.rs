@@ -1,43 +1,22 @@
-//! What the listing of a directory on disk saw, to look at again before the image is complete.
+//! Checks before the image is complete that a directory on disk is still as it was listed.
 //!
-//! Contents are compared by hash when they are read the second time. All else of a tree was read once: names, owners,
-//! modes, times, targets of symlinks, extended attributes. An image of a tree that changed meanwhile would be one that
-//! never was, so it is refused.
+//! Contents are compared by hash when they are read the second time. All else of a tree is read
+//! once: names, owners, modes, times, targets of symlinks, extended attributes. If the tree changed
+//! meanwhile, the image would be of a tree that never existed, so it is refused.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 
-use crate::tree::{Body, NodeId, Time, Tree};
+use crate::tree::{Body, Listed, Time, Tree};
 use crate::{PackError, xattrs};
 
-/// Something on disk as it was when it was listed; its attributes are those of its node.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    path: PathBuf,
-    node: NodeId,
-    identity: (u64, u64),
-    /// When its inode changed last; not known of directories, of which less is trusted then.
-    ctime: Option<Time>,
-}
-
 impl Listed {
-    /// Anything but a directory.
-    pub(crate) fn entry(path: &Path, node: NodeId, about: &Metadata) -> Listed {
-        let ctime = Time { seconds: about.ctime(), nanoseconds: about.ctime_nsec() as u32 };
-        Listed { path: path.into(), node, identity: (about.dev(), about.ino()), ctime: Some(ctime) }
-    }
-
-    /// A directory of which all entries are listed: a name that comes or goes changes its time of modification.
-    pub(crate) fn directory(path: &Path, node: NodeId, about: &Metadata) -> Listed {
-        Listed { path: path.into(), node, identity: (about.dev(), about.ino()), ctime: None }
-    }
-
     fn is_unchanged(&self, tree: &Tree) -> std::io::Result<bool> {
         let node = tree.node(self.node);
         let is_directory = matches!(node.body, Body::Directory(_));
-        // The directory to pack may be named by a symlink; the identity tells whether it is still the same.
+        // The directory to pack may be named by a symlink; the identity shows whether it is still
+        // the same.
         let now = if is_directory { fs::metadata(&self.path) } else { fs::symlink_metadata(&self.path) };
         let now = match now {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),

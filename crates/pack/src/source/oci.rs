@@ -1,11 +1,14 @@
-//! Container images as a source: an OCI layout or the output of `docker save`, as a directory or a tar of one.
+//! Container images as a source: an OCI layout or the output of `docker save`, as a directory or a
+//! tar of one.
 //!
-//! The archive's files are themselves a tree, listed before by the `dir` or `tar` source; here a manifest is chosen
-//! and its layers are read, in order, into a new one. Every blob is checked against its digest, `sha256:` or `sha512:`;
-//! one of any other algorithm is refused, since it cannot be. Layers of `docker save` archives that are not named by a
-//! digest are checked against those in the image's configuration.
-//! Formats after the OCI image specification 1.1 (image-layout, index, manifest, layer) and the description of
-//! `docker save` in the Moby image specification 1.2.
+//! The archive's files are themselves a tree, listed by the `dir` or `tar` source. This module
+//! chooses a manifest and reads its layers, in order, into a new tree. Every blob is checked
+//! against its digest, `sha256:` or `sha512:`; other algorithms are refused, since they cannot be
+//! checked. Layers of `docker save` archives that are not named by a digest are checked against
+//! those in the image's configuration.
+//!
+//! Formats after the OCI image specification 1.1 (image-layout, index, manifest, layer) and the
+//! description of `docker save` in the Moby image specification 1.2.
 
 use std::io::Read;
 
@@ -70,7 +73,7 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The configuration of an image, as far as it speaks of layers.
+/// The configuration of an image, as far as it concerns layers.
 #[derive(Deserialize)]
 struct Configuration {
     rootfs: RootFs,
@@ -151,7 +154,8 @@ pub(crate) fn is_image(files: &Tree) -> bool {
     (is_file(b"oci-layout") && is_file(b"index.json")) || is_saved(files)
 }
 
-/// `docker save` before version 25 wrote no index. A file of that name alone proves nothing, so it must also parse.
+/// `docker save` before version 25 wrote no index. A file of that name alone proves nothing, so it
+/// must also parse.
 fn is_saved(files: &Tree) -> bool {
     let document = document::<Vec<Saved>>(files, b"manifest.json", "");
     document.is_ok_and(|images| images.iter().any(|image| !image.layers.is_empty()))
@@ -233,7 +237,8 @@ impl Image<'_> {
         }
     }
 
-    /// Old archives name layers as they like; the configuration, whose name is its digest, has theirs.
+    /// Old archives name layers as they like; the configuration, whose name is its digest, has
+    /// theirs.
     fn layers_of_saved(&self, image: &Saved) -> Result<Vec<Layer>, PackError> {
         let mut digests = None;
         if let Some(path) = &image.config {
@@ -268,7 +273,8 @@ impl Image<'_> {
         let mut fitting = images.clone();
         if let Some(select) = self.select {
             let selected: Vec<Descriptor> = images.iter().filter(|one| one.is_called(select)).cloned().collect();
-            // A name selects in the outer index, a platform in the inner one: not both stand at one level.
+            // A name selects in the outer index, a platform in the inner one: not both stand at one
+            // level.
             if !selected.is_empty() || (depth == 0 && images.len() > 1 && !images.iter().any(Descriptor::is_index)) {
                 fitting = selected;
             }

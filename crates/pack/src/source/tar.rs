@@ -1,8 +1,9 @@
 //! Tar archives as a source, and as the layers of a container image.
 //!
-//! Formats: v7, ustar, GNU (long names, sparse files, binary numbers), PAX (all of that, extended attributes as
-//! `SCHILY.xattr.*`, times to the nanosecond). Every path is followed within the tree being built: leading slashes
-//! and `..` stop at its root, and so do symlinks, so nothing can be placed outside.
+//! Formats: v7, ustar, GNU (long names, sparse files, binary numbers), PAX (all of that, extended
+//! attributes as `SCHILY.xattr.*`, times to the nanosecond). Every path is followed within the tree
+//! being built: leading slashes and `..` stop at its root, and so do symlinks, so nothing can be
+//! placed outside.
 
 use std::io;
 
@@ -14,8 +15,8 @@ use crate::spool::{CopyError, Spool};
 use crate::tree::{Attributes, Body, Device, Node, Tree, components, split_last};
 use crate::{PackError, Phase, Progress};
 
-/// Bytes of the extension records before one entry that we accept: names and extended attributes of any real file
-/// fit in a few hundred KiB.
+/// Bytes of the extension records before one entry that we accept: names and extended attributes of
+/// any real file fit in a few hundred KiB.
 const EXTENSION_BYTES_MAX: u64 = 16 << 20;
 
 /// Prefix of the names that hide entries of lower layers.
@@ -218,7 +219,8 @@ fn place(
     header: Header,
     extension: Extension,
 ) -> Result<(), Problem> {
-    // Only these kinds have data; a hard link's size is that of its target in some archives, without data.
+    // Only these kinds have data; a hard link's size is that of its target in some archives,
+    // without data.
     let has_data = !matches!(header.kind, b'1' | b'2' | b'3' | b'4' | b'6');
     let data = if has_data { header.size } else { 0 };
     let shown = || String::from_utf8_lossy(&header.name).into_owned();
@@ -335,7 +337,8 @@ fn file(
     Ok((size, content))
 }
 
-/// The map in front of the data (PAX sparse format 1.0): decimal numbers, a line each, padded to a record.
+/// The map in front of the data (PAX sparse format 1.0): decimal numbers, a line each, padded to a
+/// record.
 fn map_in_data(archive: &mut Archive<'_>, entry_bytes: u64) -> Result<Vec<(u64, u64)>, Problem> {
     let start = archive.position();
     let mut line = Vec::new();

@@ -344,7 +344,8 @@ fn a_reader_that_fails_is_reported() {
     assert!(error.to_string().contains("the cable came out"), "{error}");
 }
 
-/// What a few kilobytes of a compressed archive can ask for; each stops before it has taken much memory.
+/// What a few kilobytes of a compressed archive can ask for; each stops before it has taken much
+/// memory.
 #[test]
 fn regress_archives_of_too_many_or_too_large_names_are_refused() {
     let refuses = |entries: &mut dyn Iterator<Item = Vec<u8>>, expected: &str| {

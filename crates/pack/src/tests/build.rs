@@ -47,7 +47,8 @@ pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Fills `base` with one of everything this user can make. `sparse` adds a file of 5 GiB that takes 12 KiB.
+/// Fills `base` with one of everything this user can make. `sparse` adds a file of 5 GiB that takes
+/// 12 KiB.
 pub(crate) fn rich_tree(base: &Path, sparse: bool) {
     fs::create_dir_all(base.join("empty-directory")).unwrap();
     write(&base.join("empty"), b"");
@@ -138,7 +139,8 @@ fn root_only(base: &Path) {
     // Changing the owner clears these bits.
     own("mode-0", 33, 33);
     fs::set_permissions(at("mode-0"), fs::Permissions::from_mode(0o6755)).unwrap();
-    // CAP_NET_RAW permitted and effective, as in the file capabilities of `ping`; version 2 of the attribute.
+    // CAP_NET_RAW permitted and effective, as in the file capabilities of `ping`; version 2 of the
+    // attribute.
     let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (path, key, value) in [
         ("page", "security.capability", &capability[..]),
@@ -197,7 +199,8 @@ pub(crate) fn unpack(image: &Path, target: &Path) -> Result<crate::ExtractReport
     extract(&metadata, &image, target, &ExtractOptions::default(), &Silent)
 }
 
-/// All paths below `base` in byte order, with a letter for what they are and the contents of small files.
+/// All paths below `base` in byte order, with a letter for what they are and the contents of small
+/// files.
 pub(crate) fn listing(base: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![base.to_owned()];

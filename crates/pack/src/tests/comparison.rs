@@ -1,4 +1,5 @@
-//! The comparison notices what it is there to notice: an oracle that sees nothing would make every test pass.
+//! The comparison notices what it is there to notice: an oracle that sees nothing would make every
+//! test pass.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -98,7 +98,8 @@ const EXPECTED: [&str; 11] = [
     "var/new = new",
 ];
 
-/// What comes out without the directory that a whiteout of the layering file system's own would have to lie in.
+/// What comes out without the directory that a whiteout of the layering file system's own would
+/// have to lie in.
 fn result(source: Source) -> Vec<String> {
     let scratch = scratch();
     listing(&round_trip(source, scratch.path(), &quick()))

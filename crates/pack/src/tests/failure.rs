@@ -61,7 +61,8 @@ fn a_disk_that_fills_up_anywhere_is_one_clear_error() {
         assert!(matches!(error, PackError::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains("/disk/out.rnl"), "{error}");
         assert!(!output.committed);
-        // What was written is no image: its first bytes are the zeros that the superblock replaces last of all.
+        // What was written is no image: its first bytes are the zeros that the superblock replaces
+        // last of all.
         let opened = image::Metadata::open(&output.bytes, &Default::default());
         assert!(matches!(opened, Err(ImageError::Magic { .. } | ImageError::FileLength { .. })));
     }
@@ -153,8 +154,8 @@ fn a_file_that_changes_under_our_hands_is_named() {
     }
 }
 
-/// Waits until the kernel would give a changed file another time than any it has given so far: it stamps files by a clock that goes on in
-/// ticks of some milliseconds.
+/// Waits until the kernel would give a changed file another time than any it has given so far: it
+/// stamps files by a clock that goes on in ticks of some milliseconds.
 fn next_tick() {
     use rustix::time::{ClockId, clock_gettime};
     let called = clock_gettime(ClockId::Realtime);

@@ -87,7 +87,8 @@ fn fuzz_tar(seed: u64, rounds: u32) -> (u32, u32) {
                 _ => bytes[at] = rng.next_u64() as u8,
             }
         }
-        // A damaged header is refused by its checksum alone; mend it so that what is behind it is reached.
+        // A damaged header is refused by its checksum alone; mend it so that what is behind it is
+        // reached.
         if rng.below(4) != 0 {
             for record in bytes.chunks_exact_mut(512) {
                 if record[257..262] == *b"ustar" {

@@ -1,4 +1,5 @@
-//! `.gz` files kept as their text: against gzip and python's zlib, with everything that must stay as it is.
+//! `.gz` files kept as their text: against gzip and python's zlib, with everything that must stay
+//! as it is.
 
 use std::fs;
 use std::path::Path;
@@ -117,7 +118,8 @@ fn gzip_files_are_kept_as_text_and_come_back() {
     for block_bytes in [64 << 10, 1 << 20] {
         for stages in [Stages::ALL, Stages { recompress: true, ..Stages::STREAM }] {
             let (report, metadata) = pack_tree(&source, &out, &Options { stages, block_bytes, ..options() });
-            // A rest that gains nothing in a block of its own is stored as ever; so not all of them need be there.
+            // A rest that gains nothing in a block of its own is stored as ever; so not all of them
+            // need be there.
             assert!(2 * report.deflate.files >= files && 2 * report.deflate.bytes >= bytes, "{report:?}");
             assert!(report.deflate.stored_bytes < report.deflate.bytes * 9 / 10 || files == 0, "{report:?}");
             let blocks = (0..metadata.block_count()).filter_map(|id| metadata.block(BlockId(id)));
@@ -162,7 +164,8 @@ fn what_is_hot_is_not_kept_as_text() {
     assert_eq!(pack_tree(&source, &out, &Options { hot, ..options() }).0.deflate.files, 0);
 }
 
-/// A block of an evil author, whose hash is right: any change of its stored bytes, and of the expansion in it.
+/// A block of an evil author, whose hash is right: any change of its stored bytes, and of the
+/// expansion in it.
 #[test]
 fn fuzz_damaged_blocks_are_errors() {
     let scratch = scratch();

@@ -229,6 +229,7 @@ fn ref_a_real_directory_survives() {
     let path = source.to_owned();
     let source_of = crate::Source::Directory { path, one_file_system: true, layout: crate::Layout::Files };
     let target = round_trip(source_of, scratch.path(), &Options::default());
-    // Files bound into a container's /etc lie on other file systems; their contents were packed all the same.
+    // Files bound into a container's /etc lie on other file systems; their contents were packed all
+    // the same.
     assert_equal(source, &target, &CompareOptions::default());
 }

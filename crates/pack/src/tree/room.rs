@@ -1,19 +1,21 @@
-//! How large a tree may become that is read from an archive: looked at before memory is taken, since a few kilobytes of a
-//! compressed archive can name millions of files.
+//! Limits of a tree that is read from an archive. They are checked before memory is taken, since a
+//! few kilobytes of a compressed archive can name millions of files.
 
 use image::limits::{DEPTH_WRITTEN, INODES_WRITTEN, METADATA_BYTES_WRITTEN};
 
 use super::{Body, Node, PathError};
 use crate::content::{Content, Stretch};
 
-/// Files, at most what an image holds; and as many again that upper layers replaced, which stay in memory.
+/// Files, at most what an image holds; and as many again that upper layers replaced, which stay in
+/// memory.
 const NODES_MAX: u64 = INODES_WRITTEN as u64;
 
 /// Entries: more than files where there are hard links, as in an image.
 const ENTRIES_MAX: u64 = 2 * NODES_MAX;
 
-/// Bytes of names, link targets, attributes and sparse maps. An image holds 56 MiB of them; four times as much leaves
-/// room for attributes that many files share, which it keeps once, and for layers that replace others.
+/// Bytes of names, link targets, attributes and sparse maps. An image holds 56 MiB of them; four
+/// times as much leaves room for attributes that many files share, which it keeps once, and for
+/// layers that replace others.
 const BYTES_MAX: u64 = 4 * METADATA_BYTES_WRITTEN;
 
 /// What a tree holds.

@@ -1,9 +1,11 @@
-//! From where `strlen`, `memcpy`, `memmove`, `memcmp`, `strcpy` and `malloc` are called: Spidermine's candidates for breakpoints, kept to
-//! be compared with page faults. Behind the feature `calls`, and `RUNNEL_TRACE_CALLS=1`.
+//! From where `strlen`, `memcpy`, `memmove`, `memcmp`, `strcpy` and `malloc` are called:
+//! Spidermine's candidates for breakpoints, kept to be compared with page faults. Behind the
+//! feature `calls`, and `RUNNEL_TRACE_CALLS=1`.
 //!
-//! Each function is a few instructions of assembler that hand the return address to [`note`] and jump on to the real one, so
-//! that no argument and no result is touched. These functions are called before anything is ready, by the dynamic linker too: until
-//! [`start`] has found the real ones, plain loops stand for them. A return address is noted the first and the second time.
+//! Each function is a few instructions of assembler that pass the return address to [`note`] and
+//! jump on to the real function, so that arguments and results are untouched. The functions are
+//! called before anything is ready, by the dynamic linker too: until [`start`] has found the real
+//! ones, plain loops replace them. A return address is noted the first and the second time.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +25,7 @@ const AGAIN: u64 = 1 << 63;
 static CALLS: [AtomicU64; CALLS_MAX] = [const { AtomicU64::new(0) }; CALLS_MAX];
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Where each function goes on to; loops of our own at first.
+/// The function that each goes on to; loops of our own at first.
 static STRLEN: AtomicUsize = AtomicUsize::new(0);
 static MEMCPY: AtomicUsize = AtomicUsize::new(0);
 static MEMMOVE: AtomicUsize = AtomicUsize::new(0);
@@ -32,7 +34,8 @@ static STRCPY: AtomicUsize = AtomicUsize::new(0);
 
 /// Finds the real functions and begins to note, if the environment asks for it.
 pub(super) fn start() {
-    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being loaded.
+    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being
+    // loaded.
     if unsafe { libc::getenv(c"RUNNEL_TRACE_CALLS".as_ptr()) }.is_null() {
         return;
     }
@@ -62,7 +65,7 @@ extern "C" fn note(address: u64) {
         let mut seen = entry.load(Ordering::Relaxed);
         if seen == 0 {
             match entry.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return tell(ring::KIND_CALL, address),
+                Ok(_) => return write_note(ring::KIND_CALL, address),
                 Err(other) => seen = other,
             }
         }
@@ -71,7 +74,7 @@ extern "C" fn note(address: u64) {
         }
         if seen == address {
             if entry.swap(address | AGAIN, Ordering::Relaxed) == address {
-                tell(ring::KIND_CALL_AGAIN, address);
+                write_note(ring::KIND_CALL_AGAIN, address);
             }
             return;
         }
@@ -79,14 +82,16 @@ extern "C" fn note(address: u64) {
 }
 
 #[allow(clippy::host_endian_bytes)]
-fn tell(kind: u8, address: u64) {
+fn write_note(kind: u8, address: u64) {
     put(kind, &[&address.to_ne_bytes()]);
 }
 
-/// A function that notes where it returns to, then becomes the one whose address lies in a static, or the loop if that is zero.
+/// A function that notes where it returns to, then becomes the one whose address lies in a static,
+/// or the loop if that is zero.
 macro_rules! watched {
     ($($name:ident, $real:ident, $plain:ident;)*) => {$(
-        // SAFETY: all argument registers are as they were when the next function begins; it returns to our caller itself.
+        // SAFETY: all argument registers are as they were when the next function begins; it returns
+        // to our caller itself.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]

@@ -1,4 +1,4 @@
-//! The functions that stand before those of the C library.
+//! The functions that replace those of the C library.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem;
@@ -32,10 +32,12 @@ impl Real {
     }
 }
 
-/// `name(arguments) -> result, failed: value if there is no such function; before: what to keep from before the call; after: what to note`.
+/// `name(arguments) -> result, failed: value if there is no such function; before: what to keep
+/// from before the call; after: what to note`.
 macro_rules! exports {
     ($($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $failed:expr, $before:expr, |$kept:pat_param, $result:ident| $after:expr;)*) => {
-        /// The functions found ahead: a child of a program with threads must not take the linker's lock.
+        /// The functions found ahead: a child of a program with threads must not take the linker's
+        /// lock.
         pub(super) fn find_all() {
             $($name::REAL.address();)*
         }
@@ -64,13 +66,15 @@ macro_rules! exports {
                         // SAFETY: the arguments are passed on as they came.
                         return unsafe { function($($argument),*) };
                     }
-                    // SAFETY: what is kept is read from arguments, which are as the C library wants them.
+                    // SAFETY: what is kept is read from arguments, which are as the C library wants
+                    // them.
                     #[allow(unused_unsafe)]
                     let $kept = unsafe { $before };
                     // SAFETY: the arguments are passed on as they came.
                     let $result = unsafe { function($($argument),*) };
                     let number = errno();
-                    // SAFETY: paths and streams are as the C library wants them: strings with a NUL, open streams.
+                    // SAFETY: paths and streams are as the C library wants them: strings with a
+                    // NUL, open streams.
                     #[allow(unused_unsafe)]
                     unsafe { $after };
                     set_errno(number);
@@ -92,8 +96,8 @@ unsafe fn stream_place(stream: *mut FILE, wanted: usize) -> Option<u64> {
     (!is_buffered).then(|| notes::place(unsafe { libc::fileno(stream) }))
 }
 
-/// Bytes in the buffer of a stream. The first fields of glibc's `FILE` (flags, read pointer, read end) are part of its ABI:
-/// `getc` was a macro over them.
+/// Bytes in the buffer of a stream. The first fields of glibc's `FILE` (flags, read pointer, read
+/// end) are part of its ABI: `getc` was a macro over them.
 // SAFETY: what callers promise: the stream is open.
 #[cfg(target_env = "gnu")]
 unsafe fn buffered(stream: *mut FILE) -> usize {
@@ -114,7 +118,7 @@ unsafe fn buffered(_stream: *mut FILE) -> usize {
 unsafe fn stream_opened(path: *const c_char, stream: *mut FILE) {
     // SAFETY: as the caller promises.
     let fd = if stream.is_null() { -1 } else { unsafe { libc::fileno(stream) } };
-    notes::tell_stream(fd, false);
+    notes::set_stream_noted(fd, false);
     // SAFETY: likewise.
     unsafe { notes::opened(CWD, path, libc::O_RDONLY, fd) };
 }
@@ -128,7 +132,7 @@ unsafe fn directory_opened(path: *const c_char, directory: *mut DIR) {
     unsafe { notes::opened(CWD, path, libc::O_RDONLY, fd) };
 }
 
-/// `sendfile` and its kin moved bytes out of a file.
+/// `sendfile` and its variants moved bytes out of a file.
 // SAFETY: what callers promise: the offset is null or can be read.
 unsafe fn moved(fd: c_int, offset: *const i64, result: ssize_t) {
     // SAFETY: as the caller promises. The call has moved it on.
@@ -152,9 +156,9 @@ exports! {
     fread(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t, 0, stream_place(stream, size.saturating_mul(count)), |before, _n| stream_read(stream, before);
     fread_unlocked(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t, 0, stream_place(stream, size.saturating_mul(count)), |before, _n| stream_read(stream, before);
     __fread_chk(to: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t, 0, stream_place(stream, size.saturating_mul(count)), |before, _n| stream_read(stream, before);
-    fseek(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::tell_stream(libc::fileno(stream), true);
-    fseeko(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::tell_stream(libc::fileno(stream), true);
-    fseeko64(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::tell_stream(libc::fileno(stream), true);
+    fseek(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::set_stream_noted(libc::fileno(stream), true);
+    fseeko(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::set_stream_noted(libc::fileno(stream), true);
+    fseeko64(stream: *mut FILE, to: i64, whence: c_int) -> c_int, -1, (), |(), _n| notes::set_stream_noted(libc::fileno(stream), true);
     fclose(stream: *mut FILE) -> c_int, libc::EOF, notes::stream_close(libc::fileno(stream)), |(), _n| ();
     open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, -1, (), |(), fd| notes::opened(CWD, path, flags, fd);
     open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, -1, (), |(), fd| notes::opened(CWD, path, flags, fd);

@@ -1,7 +1,7 @@
-//! What is noted after a call: never twice the same, as far as a small table remembers.
+//! The notes after a call. A small table keeps most of them from being written twice.
 //!
-//! All here runs after the program's own call, with its errno put aside, in whatever thread or handler that was: it locks nothing,
-//! allocates nothing, and makes raw system calls only.
+//! This code runs after the program's own call, with its errno saved, in whatever thread or handler
+//! that was: it locks nothing, allocates nothing, and makes raw system calls only.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
@@ -18,8 +18,9 @@ static SEEN: [AtomicU64; SEEN_ENTRIES] = [const { AtomicU64::new(0) }; SEEN_ENTR
 /// Descriptors whose stream is watched; those above are rare.
 const STREAMS_MAX: usize = 1024;
 
-/// Streams whose reads were noted one by one, or that moved about, so that `fclose` need not tell.
-static STREAM_IS_TOLD: [AtomicBool; STREAMS_MAX] = [const { AtomicBool::new(false) }; STREAMS_MAX];
+/// Streams whose reads were noted one by one, or that moved about, so that `fclose` need not note
+/// them.
+static STREAM_IS_NOTED: [AtomicBool; STREAMS_MAX] = [const { AtomicBool::new(false) }; STREAMS_MAX];
 
 /// Bytes of a path at most, with its NUL.
 const PATH_BYTES: usize = 4096;
@@ -37,7 +38,7 @@ pub(super) fn hello() {
     put(ring::KIND_HELLO, &[link(c"/proc/self/exe", &mut path)]);
 }
 
-/// `read` and its kin returned: from `offset`, or from where the descriptor stood.
+/// `read` or a variant of it returned: from `offset`, or from the descriptor's position.
 pub(super) fn read(fd: c_int, offset: Option<i64>, result: isize) {
     if result <= 0 {
         return;
@@ -53,7 +54,7 @@ pub(super) fn read(fd: c_int, offset: Option<i64>, result: isize) {
 
 /// A stream was read from; its descriptor stood at `before`.
 pub(super) fn stream_read(fd: c_int, before: u64) {
-    tell_stream(fd, true);
+    set_stream_noted(fd, true);
     let after = place(fd);
     if after <= before {
         return;
@@ -63,23 +64,23 @@ pub(super) fn stream_read(fd: c_int, before: u64) {
     }
 }
 
-/// A stream is about to be closed: what it read line by line or byte by byte is told now.
+/// A stream is about to be closed: what it read line by line or byte by byte is noted now.
 pub(super) fn stream_close(fd: c_int) {
-    let is_told = usize::try_from(fd).ok().and_then(|fd| STREAM_IS_TOLD.get(fd));
-    if is_told.is_none_or(|told| told.load(Ordering::Relaxed)) {
+    let is_noted = usize::try_from(fd).ok().and_then(|fd| STREAM_IS_NOTED.get(fd));
+    if is_noted.is_none_or(|noted| noted.load(Ordering::Relaxed)) {
         return;
     }
     stream_read(fd, 0);
 }
 
 /// Whether `fclose` may leave a stream out.
-pub(super) fn tell_stream(fd: c_int, is_told: bool) {
-    if let Some(told) = usize::try_from(fd).ok().and_then(|fd| STREAM_IS_TOLD.get(fd)) {
-        told.store(is_told, Ordering::Relaxed);
+pub(super) fn set_stream_noted(fd: c_int, is_noted: bool) {
+    if let Some(noted) = usize::try_from(fd).ok().and_then(|fd| STREAM_IS_NOTED.get(fd)) {
+        noted.store(is_noted, Ordering::Relaxed);
     }
 }
 
-/// `open` and its kin returned.
+/// `open` or a variant of it returned.
 // SAFETY: what callers promise: `path` is null or a string with a NUL.
 pub(super) unsafe fn opened(directory: c_int, path: *const c_char, flags: c_int, fd: c_int) {
     if fd < 0 {
@@ -97,7 +98,8 @@ pub(super) unsafe fn opened(directory: c_int, path: *const c_char, flags: c_int,
 /// A call with this path failed; noted if there is nothing.
 // SAFETY: what callers promise: `path` is null or a string with a NUL.
 pub(super) unsafe fn missed(directory: c_int, path: *const c_char) {
-    // Not ENOTDIR: `opendir` says so of files, and of a path below a file nothing is read from a disk.
+    // Not ENOTDIR: `opendir` says so of files, and of a path below a file nothing is read from a
+    // disk.
     if path.is_null() || errno() != libc::ENOENT {
         return;
     }
@@ -132,7 +134,7 @@ fn note_open(fd: c_int, open: &Open) {
 fn note_range(fd: c_int, open: &Open, offset: u64, bytes: u64) {
     note_open(fd, open);
     let (device, inode) = (words(open.device), words(open.inode));
-    // Programs that read byte by byte are told once a page.
+    // Reads byte by byte are noted once a page.
     let pages = [words(offset / 4096), words((offset + bytes - 1) / 4096)].concat_in_place();
     if is_new(hash(hash(hash(5, &device), &inode), &pages)) {
         put(ring::KIND_READ, &[&device, &inode, &words(offset), &words(bytes)]);
@@ -188,7 +190,7 @@ fn look(fd: c_int) -> Option<Open> {
     Some(Open { device: status.st_dev, inode: status.st_ino, directory })
 }
 
-/// Where a descriptor stands in its file; 0 for one that has no place.
+/// The position of a descriptor in its file; 0 if it has none.
 pub(super) fn place(fd: c_int) -> u64 {
     // SAFETY: takes numbers only.
     let place: c_long = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };

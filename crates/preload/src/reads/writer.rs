@@ -10,7 +10,8 @@ static RING: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Maps the ring that the environment names; says whether there is one.
 pub(super) fn open() -> bool {
-    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being loaded.
+    // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being
+    // loaded.
     let path = unsafe { libc::getenv(c"RUNNEL_TRACE_RING".as_ptr()) };
     if path.is_null() {
         return false;
@@ -36,7 +37,8 @@ pub(super) fn open() -> bool {
     true
 }
 
-/// Opens the ring if it is as long as it must be: touching the end of a shorter one would end the program.
+/// Opens the ring if it is as long as it must be: touching the end of a shorter one would end the
+/// program.
 fn open_raw(path: &CStr) -> c_int {
     let flags = libc::O_RDWR | libc::O_CLOEXEC;
     // SAFETY: the path ends with NUL.
@@ -61,7 +63,8 @@ pub(super) fn is_on() -> bool {
 
 fn words() -> Option<&'static [AtomicU64]> {
     let base = RING.load(Ordering::Acquire);
-    // SAFETY: a mapping of this length, aligned to a page, that is never taken away; others change it by atomics only.
+    // SAFETY: a mapping of this length, aligned to a page, that is never taken away; others change
+    // it by atomics only.
     (!base.is_null()).then(|| unsafe { std::slice::from_raw_parts(base, ring::WORDS) })
 }
 
@@ -91,7 +94,7 @@ pub(super) fn put(kind: u8, parts: &[&[u8]]) {
         for word in &slot[first..] {
             word.store(next_word(&mut payload), Ordering::Relaxed);
         }
-        // Release: whoever sees the commit sees the slot.
+        // Release: a reader that sees the commit sees the slot.
         slot[0].store(position + number + 1, Ordering::Release);
     }
 }

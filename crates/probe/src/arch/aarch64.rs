@@ -1,5 +1,6 @@
-//! AArch64: BRK #0 is four bytes and leaves the program counter on it. The kernel makes the instruction caches see what
-//! is written through /proc/PID/mem. Written after the architecture manual; no machine has run it yet.
+//! AArch64: BRK #0 is four bytes and leaves the program counter on it. The kernel makes the
+//! instruction caches see writes through /proc/PID/mem. Written after the architecture manual; no
+//! machine has run it yet.
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, regset::NT_PRSTATUS};
@@ -15,7 +16,8 @@ impl Arch for Aarch64 {
     const BREAKPOINT: &'static [u8] = &[0x00, 0x00, 0x20, 0xd4];
     const TRAP_CODE: i32 = libc::TRAP_BRKPT;
     const ALIGN: usize = 4;
-    /// BTI c and NOP, which compilers put at the start of functions for branch target identification.
+    /// BTI c and NOP, which compilers put at the start of functions for branch target
+    /// identification.
     const PADDING: &'static [&'static [u8]] = &[&[0x5f, 0x24, 0x03, 0xd5], &[0x1f, 0x20, 0x03, 0xd5]];
     /// RET, to the address in the link register.
     const RETURN: &'static [u8] = &[0xc0, 0x03, 0x5f, 0xd6];
@@ -48,7 +50,8 @@ impl Arch for Aarch64 {
         registers
     }
 
-    /// The result has taken the place of the first argument, and the kernel's copy of that is not shown to tracers.
+    /// The result has taken the place of the first argument, and the kernel's copy of that is not
+    /// shown to tracers.
     fn restart_call(_: Pid, _: impl FnOnce() -> bool) -> Result<(), Errno> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! x86-64: INT3 is one byte, and the processor reports it with the instruction pointer behind it. Programs of 32 bits in
-//! a 64-bit kernel behave the same.
+//! x86-64: INT3 is one byte, and the processor reports it with the instruction pointer behind it.
+//! This is also true of 32-bit programs in a 64-bit kernel.
 
 use std::mem::offset_of;
 
@@ -15,8 +15,8 @@ pub(crate) struct X86_64;
 /// Where the kernel's `struct user` holds the instruction pointer; its registers come first.
 const RIP: usize = offset_of!(libc::user_regs_struct, rip);
 
-/// System calls that fail with EINTR when the thread is woken, be it only to be stopped (signal(7), last section).
-/// Outside of a call the register that holds the number is negative.
+/// System calls that fail with EINTR when the thread is woken, be it only to be stopped (signal(7),
+/// last section). Outside of a call the register that holds the number is negative.
 const NOT_RESTARTED: [i64; 7] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -27,7 +27,8 @@ const NOT_RESTARTED: [i64; 7] = [
     libc::SYS_io_getevents,
 ];
 
-/// Code segment of 64-bit programs (`__USER_CS`); those of 32 bits have other numbers of system calls.
+/// Code segment of 64-bit programs (`__USER_CS`); those of 32 bits have other numbers of system
+/// calls.
 const CODE_64_BITS: u64 = 0x33;
 
 /// Bytes of the SYSCALL instruction.
@@ -37,7 +38,8 @@ impl Arch for X86_64 {
     const BREAKPOINT: &'static [u8] = &[0xcc];
     const TRAP_CODE: i32 = libc::SI_KERNEL;
     const ALIGN: usize = 1;
-    /// ENDBR64 and ENDBR32, which compilers put at the start of functions for control-flow enforcement.
+    /// ENDBR64 and ENDBR32, which compilers put at the start of functions for control-flow
+    /// enforcement.
     const PADDING: &'static [&'static [u8]] = &[&[0xf3, 0x0f, 0x1e, 0xfa], &[0xf3, 0x0f, 0x1e, 0xfb]];
     const RETURN: &'static [u8] = &[0xc3];
 

@@ -1,10 +1,10 @@
 //! The loop of the tracing thread: it waits for a stop of any thread of the program's processes,
 //! handles the stop, and lets the thread go on.
 //!
-//! Threads are seized (PTRACE_SEIZE), never with PTRACE_O_EXITKILL: if this thread ends, the program
-//! goes on. The kernel attaches new threads and processes by itself and stops each before its first
-//! instruction. Only then does the engine ask whose memory a new thread uses, so the maker's own
-//! event may come earlier, later or, if the maker was killed, never.
+//! Threads are seized (PTRACE_SEIZE), never with PTRACE_O_EXITKILL: if this thread ends, the
+//! program goes on. The kernel attaches new threads and processes by itself and stops each before
+//! its first instruction. Only then does the engine ask whose memory a new thread uses, so the
+//! maker's own event may come earlier, later or, if the maker was killed, never.
 //!
 //! Errors of single requests are ignored on purpose: they mean that the thread was killed in its
 //! stop, and waiting reports its end. Memory that cannot be written ends the tracing
@@ -26,9 +26,9 @@ use crate::process::State;
 use crate::ptrace::{self, EVENT_STOP, Status, Waited};
 use crate::spawn::Started;
 
-/// How long to wait, after the program's end, for its children to stop and be let go of. A child that
-/// sleeps in the kernel cannot be; the end of this thread frees it, and its breakpoints are out
-/// already.
+/// How long to wait, after the program's end, for its children to stop and be detached. A child
+/// that sleeps in the kernel cannot be; the end of this thread frees it, and its breakpoints are
+/// out already.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What is being done.
@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) enum Phase {
     /// Breakpoints are planted as files are mapped.
     Tracing,
-    /// All breakpoints are out, and threads are let go of as they stop.
+    /// All breakpoints are out, and threads are detached as they stop.
     Releasing(End),
     /// Nothing is traced.
     Released(End, Moment),
@@ -61,7 +61,8 @@ pub(super) struct Engine<'a, O> {
 }
 
 impl<'a, O: Observer> Engine<'a, O> {
-    /// Takes over the process `program`, which was seized by this thread and was just let go to execute its program.
+    /// Takes over the process `program`, which was seized by this thread and was just resumed to
+    /// execute its program.
     pub(super) fn new(
         breakpoints: &Breakpoints,
         program: Pid,
@@ -140,7 +141,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 if let Some(made) = ptrace::made(tid) {
                     self.tree.made(made);
                 }
-                self.go_on(tid, 0);
+                self.resume(tid, 0);
             }
             EVENT_STOP => self.halted(tid, signal, is_known),
             0 if signal == libc::SIGTRAP => self.trapped(tid),
@@ -150,7 +151,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                     // Untraced, the thread would not have been woken for this.
                     let _ = Native::restart_call(tid, || State::read(tid).is_ok_and(|state| state.drops(signal)));
                 }
-                self.go_on(tid, if event == 0 { signal } else { 0 });
+                self.resume(tid, if event == 0 { signal } else { 0 });
             }
         }
         self.note_released();
@@ -168,14 +169,14 @@ impl<'a, O: Observer> Engine<'a, O> {
         if is_tracing && in_group_stop && self.may_follow(tid) {
             let _ = ptrace::listen(tid);
         } else {
-            self.go_on_from_halt(tid, signal);
+            self.resume_from_halt(tid, signal);
         }
     }
 
     /// A thread or process that was not known: finds out whose memory it uses.
     fn join(&mut self, tid: Pid) {
         let group = State::read(tid).map_or(tid, |state| Pid::from_raw(state.group));
-        // Its maker may have been let go of already, with all that shares its memory. Then no
+        // Its maker may have been detached already, with all that shares its memory. Then no
         // breakpoint may be put in.
         let is_followed = self.phase == Phase::Tracing && (self.follow_children || group == self.program);
         if !self.tree.join(tid, group) {
@@ -200,7 +201,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         if self.table.left() == 0 {
             self.release(End::AllHit);
         }
-        self.go_on(tid, 0);
+        self.resume(tid, 0);
     }
 
     /// Adds a thread with memory of its own; memory that cannot be written ends the tracing.
@@ -210,7 +211,8 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.tree.add(tid, group, space);
     }
 
-    /// Ends the tracing if memory cannot be written. A process that is gone, or that nobody may look into, is no reason to.
+    /// Ends the tracing if memory cannot be written. A process that is gone, or that nobody may
+    /// look into, is no reason to.
     pub(super) fn writable<T>(&mut self, result: io::Result<T>) -> Option<T> {
         const PASSED: [io::ErrorKind; 5] = [
             io::ErrorKind::NotFound,
@@ -240,14 +242,16 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 }
 
-/// The end of the tracing thread frees the program; should that end come early, by a panic, no breakpoint may stay.
+/// The end of the tracing thread frees the program; should that end come early, by a panic, no
+/// breakpoint may stay.
 impl<O> Drop for Engine<'_, O> {
     fn drop(&mut self) {
         self.tree.remove_all();
     }
 }
 
-/// What a new process is seized with: all its threads and children are attached, and each exec stops it.
+/// What a new process is seized with: all its threads and children are attached, and each exec
+/// stops it.
 pub(super) fn options() -> nix_ptrace::Options {
     use nix_ptrace::Options;
     Options::PTRACE_O_TRACEEXEC

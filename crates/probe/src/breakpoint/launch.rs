@@ -1,25 +1,26 @@
-//! Starts a program, traced if that is possible and plainly if not.
+//! Starts a program: traced if that is possible, plainly if not.
 
 use std::time::Instant;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 
-use crate::aside::Origin;
 use crate::breakpoint::{Breakpoints, Exit, Observer, Outcome, Traced, Untraced};
+use crate::helper::Origin;
 use crate::spawn::{Started, Waiting};
 use crate::{Program, StartError};
 
 impl Breakpoints {
-    /// Starts `program`, tells `observer` of every site that it comes to, lets go of it after the last one, and waits for
-    /// its end.
+    /// Starts `program`, reports every site that it reaches to `observer`, detaches it after the
+    /// last one, and waits for its end.
     ///
-    /// Blocks the calling thread; the tracing is done by a thread of its own, which calls the observer. The program is a
-    /// child of this process, in its process group, and gets the signals of its terminal by itself. A signal sent to the
-    /// launcher alone should be passed on by the caller (the process is told by [`Observer::started`]).
+    /// Blocks the calling thread; the tracing is done by a thread of its own, which calls the
+    /// observer. The program is a child of this process, in its process group, and gets the signals
+    /// of its terminal by itself. A signal sent to the launcher alone should be passed on by the
+    /// caller ([`Observer::started`] has the process).
     ///
     /// # Errors
-    /// Only when the program could not be started. One that cannot be traced runs plainly, and [`Outcome::traced`] says
-    /// why.
+    /// Only when the program could not be started. One that cannot be traced runs plainly, and
+    /// [`Outcome::traced`] says why.
     pub fn launch(&self, program: &Program, observer: &mut impl Observer) -> Result<Outcome, StartError> {
         let start = Instant::now();
         match self.traced(program, observer, start)? {
@@ -28,11 +29,12 @@ impl Breakpoints {
         }
     }
 
-    /// The same for a launcher that becomes the program itself ([`crate::aside::split`]); called in the process aside. Returns when
-    /// the program is let go of, or has ended.
+    /// The same for a launcher that becomes the program itself ([`crate::helper::split`]); called
+    /// in the helper. Returns when the program is detached, or has ended.
     ///
     /// # Errors
-    /// The program was let go of untraced, and why; or no thread was to be had, and then it was let go of too.
+    /// There was no thread for the tracing; the program was detached. The inner error says why it
+    /// runs untraced.
     pub fn beside(
         &self,
         program: &Program,
@@ -93,7 +95,7 @@ impl Breakpoints {
 
         let stop = self.stop();
         stop.begin(start + self.time_limit);
-        let (tell, thread) = std::sync::mpsc::channel();
+        let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let working = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, || {
                 // Also when the engine panics: the caller must not wait for ever.
@@ -101,7 +103,7 @@ impl Breakpoints {
                 // Or the time limit could not end a wait.
                 let _ = SigSet::from(Signal::SIGURG).thread_unblock();
                 // A pointer with musl, a number with glibc: it means the same to every thread.
-                let _ = tell.send(pthread_self() as usize);
+                let _ = sender.send(pthread_self() as usize);
                 work()
             });
             let working = working.map_err(StartError::step("start a thread"))?;
@@ -139,7 +141,7 @@ impl Breakpoints {
         Ok(Ok(Outcome { exit, traced: Ok(engine.traced()) }))
     }
 
-    /// As [`Self::trace`], of a launcher that waits for the word.
+    /// As [`Self::trace`], of a launcher that waits for the message of its helper.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn trace_origin(
         &self,

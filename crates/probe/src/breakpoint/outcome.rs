@@ -1,4 +1,4 @@
-//! What a launch came to.
+//! The outcome of a launch.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ pub use host::Exit;
 pub enum End {
     /// Every site was hit, or there was none.
     AllHit,
-    /// The program ended; child processes of its that still run were let go of.
+    /// The program ended; child processes of its that still run were detached.
     Exited,
     /// The time limit was reached.
     TimeLimit,
     /// [`crate::Stop::request`] was called.
     Stopped,
-    /// The memory of the program could not be written, for example because the kernel forbids it to debuggers.
+    /// The memory of the program could not be written, for example because the kernel forbids it to
+    /// debuggers.
     Unwritable,
 }
 
@@ -26,10 +27,11 @@ pub enum End {
 pub enum Untraced {
     /// The engine does not know this processor architecture.
     Architecture,
-    /// The program gets privileges from its file (set-user-id, set-group-id, capabilities), which it would lose.
+    /// The program gets privileges from its file (set-user-id, set-group-id, capabilities), which
+    /// it would lose.
     Privileged,
-    /// The kernel refused: Yama's ptrace_scope, a container's system call filter, or a tracer that is there already. The
-    /// number of the error.
+    /// The kernel refused: Yama's ptrace_scope, a container's system call filter, or a tracer that
+    /// is there already. The number of the error.
     Denied(i32),
 }
 
@@ -54,7 +56,7 @@ pub struct Stops {
     pub make: u64,
     /// The first stop of a new thread or process.
     pub born: u64,
-    /// The dynamic linker told of a library.
+    /// The dynamic linker reported a library.
     pub linker: u64,
     /// A site was hit for the first time.
     pub site: u64,
@@ -64,7 +66,7 @@ pub struct Stops {
     pub signal: u64,
     /// Stopped or continued by job control.
     pub group: u64,
-    /// Stopped to be let go of.
+    /// Stopped to be detached.
     pub release: u64,
 }
 

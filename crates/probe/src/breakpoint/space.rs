@@ -2,8 +2,8 @@
 //!
 //! Threads share a space, and so do a process and its vfork child. A forked child has a copy of its
 //! own, breakpoints included. An exec makes a new, empty one. If the kernel cannot tell whether two
-//! processes share their memory, each gets a `Space` of its own for it. This is harmless: a breakpoint
-//! is only taken out where one stands, and every trap is looked up in all spaces.
+//! processes share their memory, each gets a `Space` of its own for it. This is harmless: a
+//! breakpoint is only taken out where one stands, and every trap is looked up in all spaces.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -38,7 +38,8 @@ pub(crate) enum Known {
 struct Planted {
     code: Code,
     purpose: Purpose,
-    /// In a file that was loaded with the program and stays as long as it; others may be unloaded and loaded again.
+    /// In a file that was loaded with the program and stays as long as it; others may be unloaded
+    /// and loaded again.
     stays: bool,
 }
 
@@ -63,7 +64,8 @@ impl Space {
     /// The space of a process that has just executed a program: plants all that is mapped already.
     pub(crate) fn after_exec(pid: Pid, table: &mut Table) -> io::Result<Space> {
         let (mut space, mappings) = Space::open(pid)?;
-        // Only the program and its linker are mapped yet, the linker above; the program is one if it was named as such.
+        // Only the program and its linker are mapped yet, the linker above; the program is one if
+        // it was named as such.
         let hooks = mappings.iter().rev().filter_map(|mapping| Some((mapping, table.find_hook(pid, mapping)?)));
         space.libraries = hooks.filter_map(linker_at).next();
         space.is_starting = true;
@@ -71,8 +73,8 @@ impl Space {
         Ok(space)
     }
 
-    /// The space of a process that came by fork: takes over the breakpoints that it inherited, or takes them out if it is
-    /// not followed.
+    /// The space of a process that came by fork: takes over the breakpoints that it inherited, or
+    /// takes them out if it is not followed.
     pub(crate) fn after_fork(pid: Pid, table: &mut Table, is_followed: bool) -> io::Result<Space> {
         let (mut space, mappings) = Space::open(pid)?;
         let hooks = mappings.iter().filter_map(|mapping| Some((mapping, table.known_hook(mapping)?)));
@@ -117,7 +119,7 @@ impl Space {
         self.memory.restore(address, code);
     }
 
-    /// Where a thread goes on that hit the linker's breakpoint.
+    /// The address at which a thread goes on that hit the linker's breakpoint.
     pub(crate) fn after_linker_hook(&self) -> Option<u64> {
         self.libraries.as_ref().map(Libraries::after_hook)
     }
@@ -136,9 +138,11 @@ impl Space {
         }
     }
 
-    /// Plants every open site of these mappings that is not planted yet, and the linker's hook if more may follow.
+    /// Plants every open site of these mappings that is not planted yet, and the linker's hook if
+    /// more may follow.
     fn plant(&mut self, pid: Pid, mappings: &[Mapping], table: &mut Table) -> io::Result<()> {
-        // A library that is gone took its breakpoints along. Should it only be writable for a moment, they are still known.
+        // A library that is gone took its breakpoints along. Should it only be writable for a
+        // moment, they are still known.
         let mapped = |address: u64| mappings.iter().any(|mapping| (mapping.start..mapping.end).contains(&address));
         let removed = &mut self.removed;
         self.planted.retain(|address, planted| {

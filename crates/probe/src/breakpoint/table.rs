@@ -1,4 +1,4 @@
-//! The sites of a launch, looked up by file, and what is known of the files that processes map.
+//! The sites of a launch by file, and what is known of the files that processes map.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,8 @@ pub(crate) struct Table {
     sites: Vec<Entry>,
     by_file: HashMap<FileId, Vec<SiteIndex>>,
     left: usize,
-    /// What stat calls the files that the kernel's maps name otherwise: with layers and subvolumes they differ.
+    /// What stat calls the files that the kernel's maps name otherwise: with layers and subvolumes
+    /// they differ.
     stat_names: HashMap<FileId, Option<FileId>>,
     hooks: HashMap<FileId, Option<Hook>>,
 }
@@ -28,7 +29,8 @@ pub(crate) struct Table {
 struct Entry {
     site: Site,
     is_hit: bool,
-    /// What stands there in every process, once it is known: forked processes inherit the breakpoint in its place.
+    /// What stands there in every process, once it is known: forked processes inherit the
+    /// breakpoint in its place.
     code: Option<Code>,
 }
 
@@ -96,8 +98,9 @@ impl Table {
         sites.iter().filter_map(|index| Some((*index, mapping.address_of(self.sites[*index].site.offset)?))).collect()
     }
 
-    /// Whether there are sites in the library that a process has loaded from this path. Names without a directory are
-    /// those of no file; relative ones cannot be looked up from here, so there may be.
+    /// Whether there are sites in the library that a process has loaded from this path. Names
+    /// without a directory are those of no file; relative ones cannot be looked up from here, so
+    /// there may be.
     pub(crate) fn has_sites(&self, pid: Pid, path: &Path) -> bool {
         if !path.is_absolute() {
             return path.as_os_str().as_encoded_bytes().contains(&b'/');
@@ -111,7 +114,8 @@ impl Table {
             return mapping.file;
         }
         let found = self.stat_names.entry(mapping.file).or_insert_with(|| {
-            // Layers and subvolumes change the device; a path that now leads to another file shows by the inode.
+            // Layers and subvolumes change the device; a path that now leads to another file shows
+            // by the inode.
             let stat = FileId::of(&mapping.path_from_outside(pid)).ok()?;
             (stat.inode == mapping.file.inode).then_some(stat)
         });

@@ -1,4 +1,4 @@
-//! A thread ran into a breakpoint, or into a SIGTRAP of its own.
+//! A thread hit a breakpoint, or got a SIGTRAP of its own.
 
 use nix::unistd::Pid;
 
@@ -14,7 +14,7 @@ impl<O: Observer> Engine<'_, O> {
     pub(super) fn trapped(&mut self, tid: Pid) {
         let Some((address, known)) = self.trap_of(tid) else {
             self.stops.signal += 1;
-            return self.go_on(tid, libc::SIGTRAP);
+            return self.resume(tid, libc::SIGTRAP);
         };
         match known {
             Known::Planted(Purpose::Linker) => self.at_linker(tid, address),
@@ -25,7 +25,7 @@ impl<O: Observer> Engine<'_, O> {
                 let _ = Native::set_pc(tid, address);
             }
         }
-        self.go_on(tid, 0);
+        self.resume(tid, 0);
     }
 
     /// The breakpoint of ours that this SIGTRAP comes from: its address, and what we know of it.

@@ -109,7 +109,7 @@ impl Tree {
             match ptrace::share_memory(tid, *other) {
                 Some(true) => return Some(space),
                 Some(false) => asked.push(space),
-                // Dead, or the kernel cannot tell; another thread may.
+                // Dead, or the kernel does not know; another thread may.
                 None => {}
             }
         }
@@ -160,7 +160,7 @@ impl Tree {
         self.spaces.values_mut().for_each(Space::remove_all);
     }
 
-    /// Whether no thread is left to let go of. Meant for the time when no thread is added any more.
+    /// Whether no thread is left to detach. Meant for the time when no thread is added any more.
     pub(super) fn is_released(&mut self) -> bool {
         // A leader that has ended and waits for its threads cannot be stopped. The end of any other
         // thread is reported.

@@ -48,7 +48,8 @@ const IOCTL_DISABLE: libc::c_ulong = 0x2401;
 const IOCTL_SET_OUTPUT: libc::c_ulong = 0x2405;
 const IOCTL_ID: libc::c_ulong = 0x8008_2407;
 
-/// Opens an event. `path` is what some kinds of event look at; `thread` 0 is the calling one, -1 all of them.
+/// Opens an event. `path` is what some kinds of event look at; `thread` 0 is the calling one, -1
+/// all of them.
 pub(crate) fn open_attributes(
     attributes: Attributes,
     path: Option<&CStr>,
@@ -57,7 +58,8 @@ pub(crate) fn open_attributes(
 ) -> io::Result<OwnedFd> {
     let config1 = path.map_or(0, |path| path.as_ptr() as u64);
     let attributes = Attributes { size: size_of::<Attributes>() as u32, config1, ..attributes };
-    // SAFETY: the kernel reads `size` bytes of the attributes, and the path up to its NUL; both outlive the call.
+    // SAFETY: the kernel reads `size` bytes of the attributes, and the path up to its NUL; both
+    // outlive the call.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, thread, processor, -1, OPEN_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

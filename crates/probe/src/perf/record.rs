@@ -29,7 +29,8 @@ pub struct Record {
 /// What a process did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A page fault at `address`, by the instruction at `instruction`; `major` if the disk had to be read for it.
+    /// A page fault at `address`, by the instruction at `instruction`; `major` if the disk had to
+    /// be read for it.
     Fault {
         /// The address that was not mapped.
         address: u64,
@@ -54,7 +55,7 @@ pub enum What {
     },
     /// A thread ended.
     Exit,
-    /// So many records found no room in the ring.
+    /// Number of records for which the ring had no room.
     Lost(u64),
 }
 

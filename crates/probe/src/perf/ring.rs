@@ -37,7 +37,8 @@ impl Mapping {
     }
 
     fn position(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: both positions lie in the first page, eight bytes aligned; the kernel uses them as such.
+        // SAFETY: both positions lie in the first page, eight bytes aligned; the kernel uses them
+        // as such.
         unsafe { &*self.base.as_ptr().add(at).cast::<AtomicU64>() }
     }
 
@@ -53,8 +54,9 @@ impl Mapping {
         let first = new.min(size - begin);
         out.clear();
         out.reserve(new);
-        // SAFETY: `begin + first <= size` and `new - first <= begin`, so both pieces lie in the ring, which `out` (with room for
-        // `new` bytes) does not overlap. The kernel does not write between tail and head.
+        // SAFETY: `begin + first <= size` and `new - first <= begin`, so both pieces lie in the
+        // ring, which `out` (with room for `new` bytes) does not overlap. The kernel does not write
+        // between tail and head.
         unsafe {
             let data = self.base.as_ptr().add(page);
             std::ptr::copy_nonoverlapping(data.add(begin), out.as_mut_ptr(), first);

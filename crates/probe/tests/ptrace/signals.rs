@@ -91,7 +91,8 @@ fn wait_for(pid: Pid, states: &[char]) {
     }
 }
 
-/// Lets the program go while it is stopped by job control, sees that it is still stopped, and continues it.
+/// Lets the program go while it is stopped by job control, sees that it is still stopped, and
+/// continues it.
 struct Stopper {
     log: Log,
     stop: Stop,

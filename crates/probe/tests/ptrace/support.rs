@@ -16,7 +16,8 @@ pub(crate) fn folder() -> &'static Path {
     FOLDER.get_or_init(|| tempfile::tempdir().expect("folder")).path()
 }
 
-/// Variable that names a copy of the folder of programs, for tests as a user who cannot reach this one.
+/// Variable that names a copy of the folder of programs, for tests as a user who cannot reach this
+/// one.
 pub(crate) const PROGRAMS: &str = "RUNNEL_TEST_PROGRAMS";
 
 /// The folder of programs.
@@ -25,7 +26,8 @@ pub(crate) fn programs() -> PathBuf {
     std::env::var_os(PROGRAMS).map_or_else(here, PathBuf::from)
 }
 
-/// Compiles programs/NAME.c; `None` (and a line that says so) if there is no such compiler, or it cannot do this.
+/// Compiles programs/NAME.c; `None` (and a line that says so) if there is no such compiler, or it
+/// cannot do this.
 pub(crate) fn compile(compiler: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Many threads at the same breakpoints, while the engine lets go.
+//! Many threads at the same breakpoints, while the engine detaches.
 
 use std::fs::{self, File};
 use std::io::{PipeWriter, Read, Seek, Write};
@@ -11,7 +11,8 @@ use units::{Rng, SplitMix64};
 
 use crate::support::{Log, breakpoints, compile, site};
 
-/// Runs of the test command; the long one is for changes to the engine: `cargo test -p runnel-probe -- --ignored`.
+/// Runs of the test command; the long one is for changes to the engine: `cargo test -p runnel-probe
+/// -- --ignored`.
 const RUNS: u64 = 100;
 const RUNS_LONG: u64 = 10_000;
 
@@ -104,7 +105,7 @@ impl Bench {
         let breakpoints = breakpoints(chosen);
         let (reader, input) = std::io::pipe().expect("pipe");
         let mut file = tempfile::tempfile().expect("file");
-        // Every other run lets go before the last hit, with threads in and around traps.
+        // Every other run detaches before the last hit, with threads in and around traps.
         let stop = (run % 2 == 1).then(|| (1 + rng.below(8) as usize, breakpoints.stop()));
         let mut watcher = Watcher { log: Log::default(), input: Some(input), stop, program: self.bytes.clone() };
         let mut arguments = vec![self.program.clone().into_os_string(), seed.to_string().into()];

@@ -22,7 +22,8 @@ fn ptrace_children_of_every_kind() {
         let mut ids = log.ids();
         ids.sort();
         assert_eq!((ids, traced.end), ((0..7).collect(), End::AllHit), "{flags:?}");
-        // Each alone: the whole tree is followed to the end, and every child inherits what is not hit.
+        // Each alone: the whole tree is followed to the end, and every child inherits what is not
+        // hit.
         for site in sites {
             let (log, _) = check(vec![site, crate::support::site(&program, "main", 99)], &[path]);
             assert_eq!(log.hits.len(), 2, "{flags:?} {site:?}");
@@ -135,7 +136,8 @@ fn ptrace_python_with_imports() {
     println!("{traced:?}");
 }
 
-/// Stops and CPU time of following any program to its end: `MEASURE='python3 -c 1' cargo test ... measure -- --ignored`.
+/// Stops and CPU time of following any program to its end: `MEASURE='python3 -c 1' cargo test ...
+/// measure -- --ignored`.
 #[test]
 #[ignore = "a measurement"]
 fn measure() {

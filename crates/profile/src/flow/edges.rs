@@ -11,7 +11,8 @@ pub struct Edge {
     pub weight: u32,
 }
 
-/// The edges of one block, the heaviest first, those of equal weight in file order. Each leads to another block.
+/// The edges of one block, the heaviest first, those of equal weight in file order. Each leads to
+/// another block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Edges(Vec<Edge>);
 
@@ -47,8 +48,8 @@ impl Edges {
         self.0.iter().map(|edge| u64::from(edge.weight)).sum()
     }
 
-    /// One more use of `to`. Among `max` others a newcomer takes one from the lightest, and its place once nothing is left of
-    /// it. A counter that is full halves all.
+    /// One more use of `to`. Among `max` others a newcomer takes one from the lightest, and its
+    /// place once nothing is left of it. A counter that is full halves all.
     pub fn observe(&mut self, to: u32, max: usize) {
         let room = self.0.len() < max;
         match self.0.iter_mut().find(|edge| edge.to == to) {

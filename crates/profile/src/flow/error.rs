@@ -1,8 +1,9 @@
-//! What can be wrong with a flow graph, its file and its text.
+//! Errors of flow graphs, their files and their texts.
 
 use trace::varint::VarintError;
 
-/// Errors of making a flow graph and of reading its file. Offsets are bytes from the start of the file.
+/// Errors of making a flow graph and of reading its file. Offsets are bytes from the start of the
+/// file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
     /// Too short for its header and hash, or other than the length its header states.

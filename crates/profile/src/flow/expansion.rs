@@ -1,13 +1,15 @@
-//! Best first: from a graph to the order of its blocks.
+//! The order of a graph's blocks, best first.
 //!
-//! Each block carries the probability that a run comes to it through blocks taken already: the sum, over its edges from these,
-//! of their probability times the edge's part of the weights. The likeliest block is taken next; of equally likely ones that
-//! which is fewer steps away, since it is needed sooner, then the one that comes first in the file. So a scan comes
-//! in its order, the tree of a binary search level by level, a scene with all its blocks before scenes that may follow it,
-//! and two ways that meet again count together at the place where they meet.
+//! Each block has the probability that a run comes to it through blocks taken already: the sum,
+//! over its edges from these blocks, of their probability times the edge's part of the weights. The
+//! likeliest block is taken next. Of equally likely blocks, the one fewer steps away is taken,
+//! since it is needed sooner; then the one that comes first in the file. So a scan comes in its
+//! order, the tree of a binary search level by level, a scene with all its blocks before scenes
+//! that may follow it. Two paths that meet again count together from the block where they meet.
 //!
-//! What leads back to a block that is taken is lost: the blocks after that were weighed already. Every edge is looked at once,
-//! so all of it takes time in proportion to the edges, and a logarithm.
+//! An edge back to a block that is taken counts for nothing: the blocks after that are weighed
+//! already. Every edge is looked at once, so the time is proportional to the edges times a
+//! logarithm.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -19,14 +21,15 @@ use super::{Edge, FlowGraph};
 pub struct Step {
     /// The block.
     pub block: u32,
-    /// How likely a run comes here, as far as the blocks before tell: 0 to 1.
+    /// How likely a run comes here, by the blocks before: 0 to 1.
     pub probability: f64,
     /// Fewest steps from where the expansion began; 0 for first blocks.
     pub depth: u32,
 }
 
 impl Step {
-    /// Greater means: sooner. Of the probability 24 bits count, so that rounding on different ways to it makes no difference.
+    /// Greater means: sooner. Of the probability 24 bits count, so that rounding on different ways
+    /// to it makes no difference.
     pub fn rank(&self, other: &Step) -> Ordering {
         (self.probability as f32).total_cmp(&(other.probability as f32)).then(other.depth.cmp(&self.depth))
     }
@@ -119,8 +122,9 @@ pub struct Scheduled {
 }
 
 impl FlowGraph {
-    /// The paper's traversal: every used block once, in the order in which to send them. Blocks that no edge leads to from the
-    /// entry any more come last, in file order. Blocks that are never used are not in it.
+    /// The paper's traversal: every used block once, in the order in which to send them. Blocks
+    /// that no edge leads to from the entry any more come last, in file order. Blocks that are
+    /// never used are not in it.
     pub fn traversal(&self) -> Vec<u32> {
         let mut expansion = Expansion::from_entry(self);
         let mut order: Vec<u32> = expansion.by_ref().map(|step| step.block).collect();
@@ -128,8 +132,8 @@ impl FlowGraph {
         order
     }
 
-    /// The traversal by stages: those in the order of their priority, then what is in none. Stages without used blocks are
-    /// left out.
+    /// The traversal by stages: those in the order of their priority, then what is in none. Stages
+    /// without used blocks are left out.
     pub fn schedule(&self) -> Vec<Scheduled> {
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); self.stages().len() + 1];
         for block in self.traversal() {

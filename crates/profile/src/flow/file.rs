@@ -1,7 +1,7 @@
 //! The flow graph file: encoding and decoding. Described byte by byte in docs/formats/flow.md.
 //!
-//! The reader trusts nothing: counts are bounded before memory is taken for them, every rule of a graph is checked, and what is
-//! accepted encodes to the very same bytes again.
+//! The reader trusts nothing: counts are bounded before memory is taken for them, every rule of a
+//! graph is checked, and an accepted file encodes to the very same bytes again.
 
 use trace::varint;
 use zerocopy::{FromBytes, IntoBytes};
@@ -72,8 +72,8 @@ fn put_stage(stage: &Stage, out: &mut Vec<u8>) {
 /// Reads a flow graph file.
 ///
 /// # Errors
-/// Not such a file, another version, a length or hash that does not match, a value that breaks a rule, more than the limits
-/// of [`format`] allow.
+/// Not such a file, another version, a length or hash that does not match, a value that breaks a
+/// rule, more than the limits of [`format`] allow.
 pub fn decode(bytes: &[u8]) -> Result<FlowGraph, FlowError> {
     let (header, payload) = read_header(bytes)?;
     let layout = Layout::new(header.block_bytes.get(), header.file_bytes.get())?;

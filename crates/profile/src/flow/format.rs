@@ -1,7 +1,8 @@
 //! Bytes of a flow graph file: constants and the header struct. Described in docs/formats/flow.md.
 //!
-//! Each limit is one number for writing and for reading: the text form spells every graph that a file can hold, and both are
-//! held to the same bounds, so that export and import never refuse each other's work.
+//! Each limit is one number for writing and for reading: the text form spells every graph that a
+//! file can hold, and both are held to the same bounds, so that export and import never refuse each
+//! other's work.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -60,14 +61,17 @@ pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// The usual block: a page.
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// Blocks of a file: 4 GiB in blocks of 4 KiB, 1 TiB in the largest. With every block used and four edges each it takes about 90 MB in memory.
+/// Blocks of a file: 4 GiB in blocks of 4 KiB, 1 TiB in the largest. With every block used and four
+/// edges each it takes about 90 MB in memory.
 pub const BLOCKS_MAX: u32 = 1 << 20;
-/// Edges kept of a block; beyond, the lightest go. A step of a binary search has three: left, right, and the next search.
+/// Edges kept of a block; beyond, the lightest go. A step of a binary search has three: left,
+/// right, and the next search.
 pub const EDGES_MAX: usize = 4;
 /// First blocks kept: more than of other edges, since an index may be entered at any of its parts.
 pub const ENTRIES_MAX: usize = 64;
-/// Greatest weight. A counter that would go over it halves all counters of its block, so that what is new counts: a habit of
-/// 4096 uses is outweighed after as many others and one. Parts in 4096 are finer than any order of blocks needs.
+/// Greatest weight. A counter that would go over it halves all counters of its block, so that what
+/// is new counts: a habit of 4096 uses is outweighed after as many others and one. Parts in 4096
+/// are finer than any order of blocks needs.
 pub const WEIGHT_MAX: u32 = 4096;
 
 /// Stages: more than a game has scenes.
@@ -81,6 +85,6 @@ pub const RATE_MAX: u64 = 1_000_000_000_000;
 
 /// Bytes of a text form that are read. The largest graph takes 106 MB, one of a scan a few lines.
 pub const TEXT_BYTES_MAX: usize = 128 << 20;
-/// Blocks that all lines of a text form walk through: both ends of every edge of the largest graph, and each block once more. Ranges
-/// make many steps of few letters.
+/// Blocks that all lines of a text form walk through: both ends of every edge of the largest graph,
+/// and each block once more. Ranges make many steps of few letters.
 pub const TEXT_STEPS_MAX: usize = 2 * (BLOCKS_MAX as usize * EDGES_MAX + ENTRIES_MAX) + BLOCKS_MAX as usize;

@@ -1,4 +1,4 @@
-//! The graph itself: made from runs, from a path, by live use, by merging.
+//! The graph, and the ways to make one: from runs, from a path, by live use, by merging.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub enum Updates {
 
 /// In which order the blocks of one data file are used. See the module's introduction.
 ///
-/// What always holds: all blocks named lie in the file; every target of an edge is a used block; a graph with used blocks
-/// has an entry; no edge leads from a block to itself.
+/// What always holds: all blocks named lie in the file; every target of an edge is a used block; a
+/// graph with used blocks has an entry; no edge leads from a block to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowGraph {
     pub(super) layout: Layout,
@@ -52,7 +52,8 @@ impl FlowGraph {
         FlowGraph::from_runs(layout, [touches])
     }
 
-    /// What several runs teach. Counts are exact before the lightest edges go, so this is better than merging one by one.
+    /// What several runs teach. Counts are exact before the lightest edges go, so this is better
+    /// than merging one by one.
     ///
     /// # Errors
     /// A block that the file does not have.
@@ -108,14 +109,15 @@ impl FlowGraph {
         self.nodes.get(&block).map_or(0, Edges::sum)
     }
 
-    /// Part of the runs that used `block` and went on from there, as far as counters remember: 0 to 1.
+    /// Part of the runs that used `block` and went on from there, as far as counters remember: 0 to
+    /// 1.
     pub fn usage(&self, block: u32) -> f64 {
         let runs = self.entry.sum().max(1) as f64;
         (self.successors_sum(block) as f64 / runs).min(1.0)
     }
 
-    /// How far to trust what the graph says of the steps from these blocks, of the first steps if there are none: what was seen once
-    /// is as likely as not to be seen again. 0 to 1.
+    /// How far to trust what the graph says of the steps from these blocks, of the first steps if
+    /// there are none: what was seen once is as likely as not to be seen again. 0 to 1.
     pub fn trust(&self, blocks: &[u32]) -> f64 {
         let seen = |block: &u32| self.successors_sum(*block);
         let seen = if blocks.is_empty() { self.entry.sum() } else { blocks.iter().map(seen).sum() };
@@ -145,15 +147,16 @@ impl FlowGraph {
     /// Gives the graph other stages.
     ///
     /// # Errors
-    /// A name twice, a block in two stages or behind the file, shares of over 100 percent, too many.
+    /// A name twice, a block in two stages or behind the file, shares of over 100 percent, too
+    /// many.
     pub fn set_stages(&mut self, stages: Vec<Stage>) -> Result<(), FlowError> {
         stage::check(&stages, &self.layout)?;
         self.stages = stages;
         Ok(())
     }
 
-    /// Live use: `next` was used after `previous`, or first of all. Returns whether it counts: not in a static graph, not
-    /// behind the file, not one block twice.
+    /// Live use: `next` was used after `previous`, or first of all. Returns whether it counts: not
+    /// in a static graph, not behind the file, not one block twice.
     ///
     /// A counter at [`super::format::WEIGHT_MAX`] halves all of its block, so old habits fade.
     pub fn observe(&mut self, previous: Option<u32>, next: u32) -> bool {
@@ -175,8 +178,9 @@ impl FlowGraph {
         true
     }
 
-    /// Adds what another graph of the same file knows. The longer length counts; stages stay, or come from the other if there
-    /// are none. Where counters are full all of their block are halved, and beyond the limits the lightest edges go.
+    /// Adds what another graph of the same file knows. The longer length counts; stages stay, or
+    /// come from the other if there are none. Where counters are full all of their block are
+    /// halved, and beyond the limits the lightest edges go.
     ///
     /// # Errors
     /// Blocks of another size.
@@ -196,7 +200,8 @@ impl FlowGraph {
         Ok(())
     }
 
-    /// The file has another length now. Blocks behind its end are forgotten, and taken out of stages.
+    /// The file has another length now. Blocks behind its end are forgotten, and taken out of
+    /// stages.
     ///
     /// # Errors
     /// More blocks than a graph can have.

@@ -15,7 +15,8 @@ impl Layout {
     /// A file of `file_bytes` in blocks of `block_bytes`.
     ///
     /// # Errors
-    /// A block size that is no power of two from 512 to 1 MiB; more blocks than [`format::BLOCKS_MAX`].
+    /// A block size that is no power of two from 512 to 1 MiB; more blocks than
+    /// [`format::BLOCKS_MAX`].
     pub fn new(block_bytes: u32, file_bytes: u64) -> Result<Layout, FlowError> {
         let sizes = format::BLOCK_BYTES_MIN..=format::BLOCK_BYTES_MAX;
         if !sizes.contains(&block_bytes) || !block_bytes.is_power_of_two() {

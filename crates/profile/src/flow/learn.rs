@@ -1,4 +1,4 @@
-//! From traces to runs over one file.
+//! Runs over one file, from traces.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,10 +25,12 @@ struct Run {
     hidden: bool,
 }
 
-/// The runs of `trace` over the file of this path, from the root and without a leading slash; `None` if the trace does not name it.
+/// The runs of `trace` over the file of this path, from the root and without a leading slash;
+/// `None` if the trace does not name it.
 ///
-/// Recorders write down the first touch of a page only, some of them over all programs that they watch: what the first program read
-/// is missing of the second. So if no two programs of a trace share a page of the file, they count as one run, in the order of time.
+/// Recorders write down the first touch of a page only, some of them over all programs that they
+/// watch: what the first program read is missing of the second. So if no two programs of a trace
+/// share a page of the file, they count as one run, in the order of time.
 pub fn file_runs(trace: &Trace, path: &[u8]) -> Option<FileRuns> {
     let mut file_bytes = None;
     let mut inodes: BTreeSet<InodeId> = BTreeSet::new();
@@ -67,8 +69,9 @@ pub fn file_runs(trace: &Trace, path: &[u8]) -> Option<FileRuns> {
     file_bytes.map(|file_bytes| FileRuns { file_bytes, hidden: all - runs.len(), runs })
 }
 
-/// The graph of a file from its runs in one or several traces, in blocks of `block_bytes`. Of smaller blocks than pages, all of a
-/// page count as used, one after another. Pages behind the end of the file are left out: it was longer once.
+/// The graph of a file from its runs in one or several traces, in blocks of `block_bytes`. Of
+/// smaller blocks than pages, all of a page count as used, one after another. Pages behind the end
+/// of the file are left out: it was longer once.
 ///
 /// # Errors
 /// A block size that cannot be; a file of too many blocks.

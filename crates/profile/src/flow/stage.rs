@@ -1,5 +1,5 @@
-//! Stages: parts of a file with their own share of the link, so that the first scene comes fast and later ones in the
-//! background.
+//! Stages: parts of a file with their own share of the link, so that the first scene comes fast and
+//! later ones in the background.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,8 @@ pub struct BlockRange {
     pub last: u32,
 }
 
-/// A named part of a file. A stage does not make its blocks used: it says how fast those that are come.
+/// A named part of a file. A stage does not make its blocks used: it says how fast those that are
+/// come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     name: String,

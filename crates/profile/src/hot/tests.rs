@@ -143,7 +143,8 @@ fn a_foreign_tree_is_told() {
 }
 
 proptest! {
-    /// Every page of every run is there once or was rare, files and order say the same, and nothing depends on hashing.
+    /// Every page of every run is there once or was rare, files and order say the same, and nothing
+    /// depends on hashing.
     #[test]
     fn prop_nothing_is_lost_or_doubled(raw in prop::collection::vec(prop::collection::vec((1..5u32, 0..6u32), 0..30), 0..6),
                                        min_runs in 0..4u32) {

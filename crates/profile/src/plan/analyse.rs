@@ -1,10 +1,11 @@
-//! From learning runs to a plan.
+//! Makes a plan from learning runs.
 //!
-//! Bursts of one run, the reference, make the groups ([`super::burst`]), all runs together say what is in them (`merge`), pages become
-//! extents (`extent`), and each later group gets the first unique address of the idle period before it (`breakpoint`) or, where
-//! there is none, goes with the nearest earlier group that has a trigger of its own; and, for programs without breakpoints, the first
-//! library that is new in that period (`library`). What the files are now is asked of
-//! the caller ([`Files`]), so that this stays a pure function.
+//! The bursts of one run, the reference, become groups ([`super::burst`]). All runs together decide
+//! what is in them (`merge`). Pages become extents (`extent`). Each later group gets the first
+//! unique address of the idle period before it (`breakpoint`); if there is none, it goes with the
+//! nearest earlier group that has a trigger of its own. For programs without breakpoints it also
+//! gets the first library that is new in that period (`library`). The caller says what the files
+//! are now ([`Files`]), so that this stays a pure function.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,22 +22,23 @@ use super::{Breakpoint, Group, Identity, LaunchPlan, Library, Limits, PlanFile, 
 /// How runs become a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnalyseConfig {
-    /// How bursts are told from idle periods.
+    /// How bursts differ from idle periods.
     pub burst: BurstConfig,
     /// Choose the threshold of each run from the run itself ([`BurstConfig::auto`]).
     pub auto: bool,
     /// Leave out what fewer runs touched; never more is asked than there are runs.
     pub runs_min: usize,
-    /// Longest hole between touched pages that is fetched with them. 16 KiB: reading them takes a disk of 120 MB/s 0.14 ms, about as
-    /// long as another request.
+    /// Longest hole between touched pages that is fetched with them. 16 KiB: reading them takes a
+    /// disk of 120 MB/s 0.14 ms, about as long as another request.
     pub hole_pages_max: u32,
-    /// Pages in holes, in percent of touched pages, over the whole plan. Never more than [`OVER_FETCH_PERCENT_MAX`]; half of
-    /// that by default, because the kernel reads ahead of what the program asks for itself.
+    /// Pages in holes, in percent of touched pages, over the whole plan. Never more than
+    /// [`OVER_FETCH_PERCENT_MAX`]; half of that by default, because the kernel reads ahead of what
+    /// the program asks for itself.
     pub over_fetch_percent_max: u32,
 }
 
-/// Upper limit of [`AnalyseConfig::over_fetch_percent_max`]: lists that fetched 2 to 3 times what was touched made programs
-/// 14 to 26 % slower on a slow card.
+/// Upper limit of [`AnalyseConfig::over_fetch_percent_max`]: lists that fetched 2 to 3 times what
+/// was touched made programs 14 to 26 % slower on a slow card.
 pub const OVER_FETCH_PERCENT_MAX: u32 = 20;
 
 impl Default for AnalyseConfig {
@@ -142,8 +144,8 @@ struct Entry {
     identity: Option<Identity>,
 }
 
-/// All paths of all runs, and for each run where its files are among them. A file that is gone is nowhere; one with another
-/// length now than in a run is not in that run.
+/// All paths of all runs, and for each run where its files are among them. A file that is gone is
+/// nowhere; one with another length now than in a run is not in that run.
 fn table(runs: &[Run], files: &dyn Files, report: &mut Report) -> (Vec<Entry>, Vec<Vec<Option<u32>>>) {
     // Whether a path was a file in any run.
     let mut kinds: HashMap<&[u8], bool> = HashMap::new();
@@ -183,7 +185,7 @@ fn table(runs: &[Run], files: &dyn Files, report: &mut Report) -> (Vec<Entry>, V
 
 struct Builder<'a> {
     table: &'a [Entry],
-    /// Positions in the plan of those entries of the table that it speaks of.
+    /// Positions in the plan of the entries of the table that are used.
     numbers: HashMap<u32, u32>,
     path_bytes: usize,
     plan: LaunchPlan,
@@ -320,15 +322,15 @@ impl LaunchPlan {
         group.extents.iter().map(bytes).sum()
     }
 
-    /// The group whose library starts the prefetch of the group at `position` where there are no breakpoints: its own, or
-    /// the nearest earlier one that has a library, or that of the launch.
+    /// The group whose library starts the prefetch of the group at `position` where there are no
+    /// breakpoints: its own, or the nearest earlier one that has a library, or that of the launch.
     pub fn library_leader(&self, position: usize) -> usize {
         let groups = self.groups.get(..=position).unwrap_or_default();
         groups.iter().rposition(|group| group.library.is_some()).unwrap_or(0)
     }
 
-    /// How long before its burst the prefetch of the group at `position` starts, in the learning run: from its own or its
-    /// earlier group's breakpoint, or from the start of the program.
+    /// How long before its burst the prefetch of the group at `position` starts, in the learning
+    /// run: from its own or its earlier group's breakpoint, or from the start of the program.
     pub fn lead(&self, position: usize) -> std::time::Duration {
         let Some(group) = self.groups.get(position) else { return std::time::Duration::ZERO };
         let trigger = match &group.trigger {

@@ -1,16 +1,19 @@
-//! Which address tells that a burst is about to come.
+//! Finds the address whose execution announces a burst.
 //!
-//! The candidates are the first executions of code in the idle period before a burst, from the last read of the burst before it
-//! (which may be the fault of that very code) up to the first read of its own. One is good if it is *unique*: in no
-//! process image with the same executable is that place run at any other time, in any run, and if there are several runs, at least half of the others
-//! run it in the idle period that corresponds. The earliest one wins: it leaves the most time for fetching.
+//! The candidates are the first executions of code in the idle period before a burst, from the last
+//! read of the burst before it (which may be the fault of that very code) up to the first read of
+//! its own. A candidate must be *unique*: in no process image with the same executable is that
+//! address run at any other time, in any run. If there are several runs, at least half of the
+//! others must run it in the corresponding idle period. The earliest one wins, since it leaves the
+//! most time for fetching.
 //!
-//! Of several at the same moment, code of the program's own file is preferred to libraries, and these to the C library and
-//! the loader, which any change of a locale or an allocator sends along another path. After that file and offset decide, so that the
-//! result is always the same.
+//! Of several at the same moment, code of the program's own file is preferred to libraries, and
+//! these to the C library and the loader, which any change of a locale or an allocator sends along
+//! another path. After that file and offset decide, so that the result is always the same.
 //!
-//! What a fault saw first is really the first: a fault maps up to 16 pages around it, and any earlier run of
-//! code there would have been the fault. So a one-shot breakpoint is hit then, and not before.
+//! The first fault really is the first execution: a fault maps up to 16 pages around it, and any
+//! earlier run of code there would have been the fault. So a one-shot breakpoint is hit then, and
+//! not before.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +71,9 @@ impl Executions {
     }
 }
 
-/// Whether something happened at most once in each run, there in the window of that run (an idle period), and in at least half of the
-/// runs after the first. `happened` has run and moment, in the order of runs, and the first run is among them.
+/// Whether something happened at most once in each run, there in the window of that run (an idle
+/// period), and in at least half of the runs after the first. `happened` has run and moment, in the
+/// order of runs, and the first run is among them.
 pub(super) fn is_unique(happened: &[(usize, Moment)], windows: &[Option<(Moment, Moment)>]) -> bool {
     let once = happened.windows(2).all(|pair| pair[0].0 != pair[1].0);
     let inside = happened.iter().all(|(run, at)| windows[*run].is_some_and(|(from, to)| from <= *at && *at < to));
@@ -77,7 +81,8 @@ pub(super) fn is_unique(happened: &[(usize, Moment)], windows: &[Option<(Moment,
     once && inside && 2 * confirmed >= windows.len() - 1
 }
 
-/// Whether a file belongs to the C library: the loader, libc and the parts that it once had beside it.
+/// Whether a file belongs to the C library: the loader, libc and the parts that it once had beside
+/// it.
 pub(super) fn is_system(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let parts: [&[u8]; 8] = [b"ld-", b"ld.so", b"libc.so", b"libc-", b"libm.so", b"libpthread", b"libdl.", b"librt."];

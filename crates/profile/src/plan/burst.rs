@@ -1,17 +1,19 @@
 //! Bursts and idle periods of a run: Spidermine's analysis (SAC 2023, doi 10.1145/3555776.3577754).
 //!
-//! A circular queue holds the last [`BurstConfig::queue_reads`] reads. While the time from its oldest to its newest is
-//! under [`BurstConfig::threshold`], its reads belong to one burst; reads that no such queue ever held are part of an
-//! idle period. Before the queue is full for the first time it counts as it is, so that a small program has a launch burst too.
-//! Then short idle periods are merged into the bursts around them, and bursts of few reads into the idle period.
+//! A circular queue holds the last [`BurstConfig::queue_reads`] reads. While the time from its
+//! oldest to its newest is under [`BurstConfig::threshold`], its reads belong to one burst; reads
+//! that were in no such queue are part of an idle period. Before the queue is full for the first
+//! time it counts as it is, so that a small program has a launch burst too. Then short idle periods
+//! are merged into the bursts around them, and bursts of few reads into the idle period.
 //!
-//! What is a read? What a program asks for at once: touches of one moment, one process image and one file. A request of more
-//! than [`READ_PAGES`] pages counts as several, because the kernel asks the disk that often. The first look-up of
-//! a path is a read too: on a cold disk it costs what a page costs. Only first touches count, see [`Run`].
+//! A read is one request of a program: touches of one moment, one process image and one file. A
+//! request of more than [`READ_PAGES`] pages counts as several, because the kernel asks the disk
+//! that often. The first look-up of a path is a read too: on a cold disk it costs what a page
+//! costs. Only first touches count, see [`Run`].
 //!
-//! Times are those of the learning run. One whose files were in memory already reads much faster than a cold one, and then its
-//! idle periods are those of a fast disk: they are there, but under a threshold made for a slow one they may not be
-//! seen. [`BurstConfig::auto`] chooses the threshold from the run itself.
+//! Times are those of the learning run. A run whose files were in memory reads much faster than a
+//! cold one, and has the idle periods of a fast disk: a threshold made for a slow disk may miss
+//! them. [`BurstConfig::auto`] chooses the threshold from the run itself.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,28 +22,30 @@ use units::Moment;
 
 use super::Run;
 
-/// Pages of one read: 128 KiB, what the kernel reads ahead at a time unless it is told otherwise (`read_ahead_kb`).
+/// Pages of one read: 128 KiB, what the kernel reads ahead at a time by default
+/// (`read_ahead_kb`).
 pub const READ_PAGES: usize = 32;
 
-/// Least relative distance between queue spans that tells bursts from idle periods. Less is the spread of one and
-/// the same thing.
+/// Least relative distance between queue spans between bursts and idle periods. Less is the
+/// spread of one and the same thing.
 const JUMP_MIN: f64 = 1.5;
 
-/// Smallest threshold that [`BurstConfig::auto`] chooses: a disk that seeks for 10 ms makes a full queue last 0.3 s, one
-/// without moving parts 3 ms to 30 ms.
+/// Smallest threshold that [`BurstConfig::auto`] chooses: a disk that seeks for 10 ms makes a full
+/// queue last 0.3 s, one without moving parts 3 ms to 30 ms.
 const AUTO_MIN: Duration = Duration::from_millis(100);
 
-/// How bursts are told from idle periods.
+/// How bursts differ from idle periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstConfig {
     /// Reads that the queue holds. The paper's 32.
     pub queue_reads: usize,
     /// The reads of the queue are a burst while they took less. The paper's 3 s.
     pub threshold: Duration,
-    /// Shorter idle periods are merged into the bursts around them. In 0.2 s a disk reads 10 to 100 MB, and a breakpoint
-    /// costs 15 us: there must be something to win.
+    /// Shorter idle periods are merged into the bursts around them. In 0.2 s a disk reads 10 to 100
+    /// MB, and a breakpoint costs 15 us: there must be something to win.
     pub idle_min: Duration,
-    /// Bursts of fewer reads are merged into the idle period; never the first one, that of the launch. By default a full queue.
+    /// Bursts of fewer reads are merged into the idle period; never the first one, that of the
+    /// launch. By default a full queue.
     pub reads_min: usize,
 }
 
@@ -96,7 +100,8 @@ impl Timeline {
         Timeline { config, reads, bursts }
     }
 
-    /// The period that a moment lies in: a burst and the idle period after it. What comes before the first burst counts to it.
+    /// The period that a moment lies in: a burst and the idle period after it. What comes before
+    /// the first burst counts to it.
     pub fn period(&self, at: Moment) -> usize {
         self.bursts.partition_point(|burst| burst.began <= at).saturating_sub(1)
     }
@@ -105,11 +110,12 @@ impl Timeline {
 impl BurstConfig {
     /// This configuration with the threshold that fits `reads`.
     ///
-    /// The span of a full queue is short inside a burst and long where it reaches over an idle period. Sorted, the spans make
-    /// two heaps; the threshold is put into the middle (geometric) of the largest relative distance between neighbours, as far
-    /// as that lies between 0.1 s and the threshold of this configuration and the longer one of the two could be an idle period that is kept
-    /// ([`BurstConfig::idle_min`]). Without such a distance, of 1.5 at least, the threshold stays: the run is one burst, or there
-    /// is no telling.
+    /// The span of a full queue is short inside a burst and long where it reaches over an idle
+    /// period. Sorted, the spans make two heaps; the threshold is put into the middle (geometric)
+    /// of the largest relative distance between neighbours, as far as that lies between 0.1 s and
+    /// the threshold of this configuration and the longer one of the two could be an idle period
+    /// that is kept ([`BurstConfig::idle_min`]). Without such a distance, of 1.5 at least, the
+    /// threshold stays: the run is one burst, or there is no telling.
     pub fn auto(&self, reads: &[Read]) -> BurstConfig {
         let queue = self.queue_reads.max(2);
         let mut spans: Vec<Duration> =
@@ -118,7 +124,8 @@ impl BurstConfig {
         let ceiling = self.threshold.max(AUTO_MIN).as_secs_f64();
         let mut best = (JUMP_MIN, self.threshold);
         for pair in spans.windows(2).filter(|pair| pair[1] >= self.idle_min) {
-            // A microsecond is the grain of moments; a span of nothing would be infinitely far from all others.
+            // A microsecond is the grain of moments; a span of nothing would be infinitely far from
+            // all others.
             let [low, high] = [pair[0], pair[1]].map(|span| span.as_secs_f64().max(1e-6));
             let middle = (low * high).sqrt().clamp(AUTO_MIN.as_secs_f64(), ceiling);
             if high / low > best.0 && low < middle && middle < high {

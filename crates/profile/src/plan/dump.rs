@@ -6,8 +6,12 @@ use units::Moment;
 
 use super::{Group, Identity, LaunchPlan, PlanFile, Trigger};
 
-/// Writes `plan` as text: the files, then each group with its trigger, opens and extents in their order. An extent is `first
-/// page + pages`. `symbol` gives the name of the function at an offset of a file, if it knows it.
+/// Writes `plan` as text: the files, then each group with its trigger, opens and extents in their
+/// order. An extent is `first page + pages`. `symbol` gives the name of the function at an offset
+/// of a file, if it knows it.
+///
+/// # Errors
+/// Those of `out`.
 pub fn dump(plan: &LaunchPlan, symbol: &dyn Fn(&PlanFile, u64) -> Option<String>, out: &mut dyn Write) -> fmt::Result {
     let LaunchPlan { program, runs, files, groups } = plan;
     let bytes: u64 = groups.iter().map(|group| plan.bytes(group)).sum();

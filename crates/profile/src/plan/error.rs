@@ -1,4 +1,4 @@
-//! What can be wrong with a plan file, with a trace that a plan is to be made from, and with a set of runs.
+//! Errors of plan files, of traces that a plan is to be made from, and of sets of runs.
 
 use trace::varint::VarintError;
 use units::{ImageId, InodeId};

@@ -1,7 +1,9 @@
-//! From touched pages to extents: pages that follow each other are one request, and so are pages with a small hole between them.
+//! Makes extents from touched pages: consecutive pages become one request, and so do pages with a
+//! small hole between them.
 //!
-//! A hole costs bytes that nobody asked for, and lists that fetch too much made programs slower than none at all. So a hole is
-//! closed only if it is short, smallest ones first, and only while all that was added stays under a share of what was touched.
+//! A hole costs bytes that nobody asked for, and lists that fetch too much made programs slower
+//! than no lists. So a hole is closed only if it is short, smallest ones first, and only while all
+//! added pages stay under a share of the touched ones.
 
 use std::collections::HashSet;
 
@@ -26,8 +28,8 @@ struct Stretch {
     end: u32,
 }
 
-/// The extents of each of `groups` groups in the order of their first touches, and the pages in closed holes. No page is in
-/// `touched` twice.
+/// The extents of each of `groups` groups in the order of their first touches, and the pages in
+/// closed holes. No page is in `touched` twice.
 pub(super) fn extents(
     mut touched: Vec<Touched>,
     groups: usize,

@@ -1,8 +1,8 @@
 //! The plan file: encoding and decoding. Described byte by byte in docs/formats/plan.md.
 //!
-//! A plan lies in the user's cache folder, so it may be cut, damaged or somebody else's. The reader trusts nothing: every
-//! count is bounded before memory is taken for it, every position is checked, and what is accepted encodes to the very same
-//! bytes again.
+//! A plan lies in the user's cache folder, so it may be cut, damaged or somebody else's. The reader
+//! trusts nothing: every count is bounded before memory is taken for it, every position is checked,
+//! and an accepted file encodes to the very same bytes again.
 
 use std::collections::HashSet;
 
@@ -55,8 +55,9 @@ impl Default for Limits {
 /// The plan as a file. Equal plans give equal bytes.
 ///
 /// # Errors
-/// The plan breaks a rule of the format, or is larger than [`Limits::WRITTEN`]. [`super::analyse`] makes no such plan. The bytes
-/// are read back before they are handed out, so that the reader's rules are the writer's.
+/// The plan breaks a rule of the format, or is larger than [`Limits::WRITTEN`]. [`super::analyse`]
+/// makes no such plan. The bytes are read back before they are handed out, so that the reader's
+/// rules are the writer's.
 pub fn encode(plan: &LaunchPlan) -> Result<Vec<u8>, PlanError> {
     let mut payload = Vec::new();
     put_bytes(&plan.program, &mut payload);
@@ -164,8 +165,9 @@ fn put_moved(from: u32, to: u32, out: &mut Vec<u8>) {
 /// Reads a plan file.
 ///
 /// # Errors
-/// Not a plan file, another version, a length or hash that does not match, a value that breaks a rule, more than `limits`
-/// allow. Whether the files are still what they were is for the caller to find out.
+/// Not a plan file, another version, a length or hash that does not match, a value that breaks a
+/// rule, more than `limits` allow. Whether the files are still what they were is for the caller to
+/// find out.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<LaunchPlan, PlanError> {
     let (header, payload) = read_header(bytes)?;
     let files = u64::from(header.file_count.get());

@@ -1,7 +1,8 @@
 //! Bytes of a plan file: constants and the header struct. Described in docs/formats/plan.md.
 //!
-//! Two numbers for each limit: a writer stays below `WRITTEN_`, a reader takes up to four times that (`ACCEPTED_`), which
-//! leaves room for a later program and still bounds what a foreign file costs.
+//! Two numbers for each limit: a writer stays below `WRITTEN_`, a reader takes up to four times
+//! that (`ACCEPTED_`), which leaves room for a later program and still bounds what a foreign file
+//! costs.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -51,12 +52,13 @@ pub const TRIGGER_BREAKPOINT: u64 = 1;
 /// Trigger: that of an earlier group.
 pub const TRIGGER_WITH: u64 = 2;
 
-/// No library tells of the group.
+/// No library announces the group.
 pub const LIBRARY_NONE: u64 = 0;
-/// A library tells of the group.
+/// A library announces the group.
 pub const LIBRARY_KNOWN: u64 = 1;
 
-/// Longest build id, written and accepted. Linkers write 20 bytes (SHA-1), some 16 or 8; 32 would be SHA-256.
+/// Longest build id, written and accepted. Linkers write 20 bytes (SHA-1), some 16 or 8; 32 would
+/// be SHA-256.
 pub const BUILD_ID_BYTES_MAX: usize = 32;
 
 /// Files that we write. Python with six large packages opens 2,222; an office suite 1,700.
@@ -79,8 +81,8 @@ pub const WRITTEN_OPENS_MAX: usize = WRITTEN_FILES_MAX;
 /// Opens of all groups that we accept.
 pub const ACCEPTED_OPENS_MAX: usize = 4 * WRITTEN_OPENS_MAX;
 
-/// Bytes of all paths that we write: 65,536 of 256 bytes. What is shared with the path before counts again, since it takes
-/// memory again.
+/// Bytes of all paths that we write: 65,536 of 256 bytes. What is shared with the path before
+/// counts again, since it takes memory again.
 pub const WRITTEN_PATH_BYTES_MAX: usize = 16 << 20;
 /// Bytes of all paths that we accept.
 pub const ACCEPTED_PATH_BYTES_MAX: usize = 4 * WRITTEN_PATH_BYTES_MAX;

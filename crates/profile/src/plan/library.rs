@@ -1,14 +1,17 @@
-//! Which library tells that a burst is about to come, for programs that get no breakpoints.
+//! Finds the library whose load announces a burst, for programs that get no breakpoints.
 //!
-//! A trace has no event for a library that is loaded, and needs none: a library is a file whose code is run, that no process was started
-//! from, and whose name says so (`.so`: what the dynamic linker loads, and so tells its auditors of). It is loaded when it is first looked
-//! up or touched. The first such moment of the whole run counts, of whatever process, because that is the one that a launcher hears
-//! of first. A library is good if that moment lies in the idle period before the burst, in the reference and in at least half of the other
-//! runs, and nowhere else in any. The earliest one wins, as with addresses; of several at the same moment the C library's come
-//! last, then the path decides.
+//! A trace has no event for the load of a library, and needs none. A library is a file whose code
+//! is run, that no process was started from, and whose name ends as one (`.so`: what the dynamic
+//! linker loads, and reports to its auditors). It is loaded when it is first looked up or touched.
+//! The first such moment of the whole run counts, in whatever process, because that is the first
+//! report that a launcher gets. The moment must lie in the idle period before the burst, in the
+//! reference and in at least half of the other runs, and nowhere else in any. The earliest library
+//! wins, as with addresses; of several at the same moment the C library's come last, then the path
+//! decides.
 //!
-//! Loading a library often is a burst of its own, or the end of one: then none is new in the idle period. So the burst before it
-//! is searched too, for the latest one, unless that is the launch, with which the group would go anyway.
+//! The load of a library often is a burst of its own, or the end of one: then no library is new in
+//! the idle period. So the burst before it is searched too, for the latest library, unless that
+//! burst is the launch, with which the group would go anyway.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,12 +1,15 @@
-//! Several learning runs of one program as one: which pages and paths count, and to which group each belongs.
+//! Merges several learning runs of one program: which pages and paths count, and to which group
+//! each belongs.
 //!
-//! One run is the *reference*: its bursts make the groups. It is the one with the most pages that count, so that a run which
-//! was ended early does not cut the others short; the earliest of equal ones. A period of a run is a burst and the idle period after it, so
-//! every touch is in exactly one period; what was touched in an idle period is fetched with the burst before it, early rather
-//! than late. Periods of another run are matched with those of the reference by the pages that both hold, never by time: two
-//! runs of one program on a busy machine may be seconds apart.
+//! One run is the *reference*: its bursts make the groups. It is the one with the most pages that
+//! count, so that a run which was ended early does not cut the others short; the earliest of equal
+//! ones. A period of a run is a burst and the idle period after it, so every touch is in exactly
+//! one period. Pages touched in an idle period are fetched with the burst before it: rather early
+//! than late. Periods of another run are matched with those of the reference by the pages that both
+//! hold, never by time: two runs of one program on a busy machine may be seconds apart.
 //!
-//! What fewer than `runs_min` runs touched does not count: files of one document, caches with random names, time-outs.
+//! Pages that fewer than `runs_min` runs touched do not count: files of one document, caches with
+//! random names, time-outs.
 
 use std::collections::HashMap;
 
@@ -18,7 +21,7 @@ use super::{Code, Run};
 /// A page or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Item {
-    /// A look-up of a path, or the opening of a file that nothing else tells of.
+    /// A look-up of a path, or the opening of a file that has no other event.
     Open(u32),
     /// A page of a file.
     Page(u32, u32),
@@ -28,7 +31,8 @@ pub(super) enum Item {
 pub(super) struct Common<'a> {
     pub run: &'a Run,
     pub timeline: &'a Timeline,
-    /// By position in [`Run::files`]: position in the table of all runs. `None` for files that drop out.
+    /// By position in [`Run::files`]: position in the table of all runs. `None` for files that drop
+    /// out.
     pub files: Vec<Option<u32>>,
     /// By period of this run: the period of the reference that it corresponds to.
     pub matched: Vec<Option<usize>>,
@@ -39,7 +43,8 @@ pub(super) struct Kept {
     pub item: Item,
     /// Which group it belongs to: a period of the reference.
     pub period: usize,
-    /// Its place among all: the lower median of its ranks in the runs that touched it, then the first of these runs and the rank there.
+    /// Its place among all: the lower median of its ranks in the runs that touched it, then the
+    /// first of these runs and the rank there.
     pub rank: (u32, usize, u32),
 }
 
@@ -47,8 +52,8 @@ pub(super) struct Kept {
 const OVERLAP_PERCENT_MIN: usize = 50;
 
 impl Common<'_> {
-    /// Pages and paths in the order of their first touch, each once. The first page of a file stands for its opening
-    /// if nothing looked it up before.
+    /// Pages and paths in the order of their first touch, each once. The first page of a file
+    /// stands for its opening if nothing looked it up before.
     fn items(&self) -> Vec<(Moment, Item)> {
         let lookups = self.run.lookups.iter().filter_map(|lookup| {
             let file = self.files[lookup.file as usize]?;
@@ -66,14 +71,16 @@ impl Common<'_> {
         items
     }
 
-    /// The group that a moment of this run belongs to: that of its period, or of the nearest earlier one that has any.
+    /// The group that a moment of this run belongs to: that of its period, or of the nearest
+    /// earlier one that has any.
     fn group(&self, at: Moment) -> usize {
         let period = self.timeline.period(at);
         self.matched[..(period + 1).min(self.matched.len())].iter().rev().find_map(|matched| *matched).unwrap_or(0)
     }
 
-    /// Where in time the idle period before group `period` lies in this run: after the last burst that corresponds to an earlier
-    /// group, before the first read of the one that corresponds to this one. Bursts of its own in between count as idle.
+    /// Where in time the idle period before group `period` lies in this run: after the last burst
+    /// that corresponds to an earlier group, before the first read of the one that corresponds to
+    /// this one. Bursts of its own in between count as idle.
     pub fn idle_before(&self, period: usize) -> Option<(Moment, Moment)> {
         let [_, from, to] = self.before(period)?;
         Some((from, to))
@@ -100,7 +107,8 @@ impl Common<'_> {
     }
 }
 
-/// Position of the run with the most pages that at least `runs_min` runs touched; the first of equal ones.
+/// Position of the run with the most pages that at least `runs_min` runs touched; the first of
+/// equal ones.
 pub(super) fn reference(runs: &[Common], runs_min: usize) -> usize {
     let mut seen: HashMap<(u32, u32), usize> = HashMap::new();
     for page in runs.iter().flat_map(pages) {
@@ -115,7 +123,8 @@ fn pages<'a>(run: &'a Common) -> impl Iterator<Item = (u32, u32)> + 'a {
     run.run.touches.iter().filter_map(|touch| Some((run.files[touch.file as usize]?, touch.page)))
 }
 
-/// Says for every run which of its periods corresponds to which of the reference, the first one given.
+/// Says for every run which of its periods corresponds to which of the reference, the first one
+/// given.
 pub(super) fn align(runs: &mut [Common]) {
     let Some((reference, others)) = runs.split_first_mut() else { return };
     reference.matched = (0..reference.timeline.bursts.len()).map(Some).collect();
@@ -148,7 +157,8 @@ fn pages_by_period(run: &Common) -> HashMap<(u32, u32), usize> {
     touches.collect()
 }
 
-/// Takes the pairs with the most pages first, as long as they do not cross. The launches always correspond.
+/// Takes the pairs with the most pages first, as long as they do not cross. The launches always
+/// correspond.
 fn choose(mut pairs: Vec<((usize, usize), usize)>, periods: usize) -> Vec<Option<usize>> {
     let mut matched = vec![None; periods];
     if let Some(launch) = matched.first_mut() {
@@ -166,7 +176,8 @@ fn choose(mut pairs: Vec<((usize, usize), usize)>, periods: usize) -> Vec<Option
     matched
 }
 
-/// What counts, in the order of first touches, and how many items do not because too few runs touched them.
+/// What counts, in the order of first touches, and how many items do not because too few runs
+/// touched them.
 pub(super) fn keep(runs: &[Common], runs_min: usize) -> (Vec<Kept>, usize) {
     struct Seen {
         ranks: Vec<u32>,

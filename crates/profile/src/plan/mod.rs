@@ -1,14 +1,16 @@
 //! Launch plans: what a program reads in bursts, and what to prefetch when (Spidermine, SAC 2023,
 //! doi 10.1145/3555776.3577754).
 //!
-//! A program reads in *bursts* with *idle periods* between them. The reads of one burst are a *prefetch group*: the first one
-//! is fetched when the program starts, each later one when a *breakpoint* in the idle period before it is hit. A group whose
-//! idle period has no unique address links back to an earlier trigger. Where no breakpoints can be had, a library that is loaded
-//! in the idle period takes the place of the address.
+//! A program reads in *bursts* with *idle periods* between them. The reads of one burst are a
+//! *prefetch group*. The first group is fetched when the program starts, each later one when a
+//! *breakpoint* in the idle period before it is hit. A group whose idle period has no unique
+//! address goes with an earlier trigger. Where breakpoints are impossible, the load of a library in
+//! the idle period replaces the address.
 //!
-//! A plan names files, not inodes, and remembers of each what it was (device-free: inode, length, mtime, build id), so
-//! that a changed file drops out and the rest of the plan stays. Everything here is a pure function; who reads files, asks the disk
-//! where they lie or plants breakpoints is `launch`.
+//! A plan names files, not inodes, and records the identity of each (device-free: inode, length,
+//! mtime, build id), so that a changed file is left out and the rest of the plan stays. Everything
+//! here is a pure function; `launch` reads files, asks the disk where they lie, and sets
+//! breakpoints.
 
 mod analyse;
 mod breakpoint;
@@ -32,14 +34,14 @@ pub use error::{PlanError, RunError};
 pub use file::{Limits, decode, encode};
 pub use run::{Code, Lookup, ProcessImage, Run, RunFile, Touch};
 
-/// What a program reads, when, and what tells that it soon will.
+/// What a program reads, when, and what announces each burst.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaunchPlan {
     /// Absolute path of the program, as it is started.
     pub program: Vec<u8>,
     /// Learning runs that it was made from.
     pub runs: u32,
-    /// All files that groups, breakpoints and opens speak of.
+    /// All files of groups, breakpoints and opens.
     pub files: Vec<PlanFile>,
     /// The prefetch groups in the order of their bursts; the first one is that of the launch.
     pub groups: Vec<Group>,
@@ -72,12 +74,14 @@ pub struct Identity {
 pub struct Group {
     /// What starts its prefetch.
     pub trigger: Trigger,
-    /// What else tells of its burst, for programs that get no breakpoints; never of the first group.
+    /// What else announces its burst, for programs that get no breakpoints; never of the first
+    /// group.
     pub library: Option<Library>,
-    /// When its burst began in the learning run that makes the groups, from the start of the program.
+    /// When its burst began in the learning run that makes the groups, from the start of the
+    /// program.
     pub at: Moment,
-    /// Positions in [`LaunchPlan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
-    /// in which it happened.
+    /// Positions in [`LaunchPlan::files`]: files and directories that are opened, paths that are
+    /// looked for in vain, in the order in which it happened.
     pub opens: Vec<u32>,
     /// Extents in the order of their first touch; none overlaps another one of the plan.
     pub extents: Vec<GroupExtent>,
@@ -94,7 +98,7 @@ pub struct GroupExtent {
     pub pages: u32,
 }
 
-/// What tells that a burst is about to come.
+/// What announces a burst.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trigger {
     /// The start of the program.
@@ -102,7 +106,8 @@ pub enum Trigger {
     Launch,
     /// A one-shot breakpoint.
     Breakpoint(Breakpoint),
-    /// The trigger of an earlier group, by its position: no address of its own idle period is unique.
+    /// The trigger of an earlier group, by its position: no address of its own idle period is
+    /// unique.
     With(u32),
 }
 
@@ -117,12 +122,13 @@ pub struct Breakpoint {
     pub process: u32,
     /// The original byte there, so that a wrong place is never written to.
     pub byte: u8,
-    /// When it was hit in the learning run, from the start of the program. The group's own `at` less this is the lead.
+    /// When it was hit in the learning run, from the start of the program. The group's own `at`
+    /// less this is the lead.
     pub at: Moment,
 }
 
-/// A library that is loaded for the first time in the idle period before a burst, or in the burst before that, by whatever process of the
-/// program.
+/// A library that is loaded for the first time in the idle period before a burst, or in the burst
+/// before that, by whatever process of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
     /// Position in [`LaunchPlan::files`].

@@ -1,8 +1,10 @@
-//! In which order a group is fetched. Pure functions that the launcher calls with what the disk told it.
+//! The order in which a group is fetched. Pure functions; the launcher passes the positions on the
+//! disk.
 //!
-//! A rotating disk pays for every move of its head, so all of a group is fetched in the order in which it lies there, and files
-//! are opened in the order of their inodes. Any other disk has no head, but a program that runs meanwhile wants its first
-//! pages first: windows in the order of first touches, and inside each by file and offset so that requests are long.
+//! A rotating disk pays for every move of its head, so all of a group is fetched in the order in
+//! which it lies there, and files are opened in the order of their inodes. Any other disk has no
+//! head, but a program that runs meanwhile wants its first pages first: windows in the order of
+//! first touches, and inside each by file and offset so that requests are long.
 
 use std::collections::VecDeque;
 
@@ -22,8 +24,9 @@ pub struct Physical {
     pub bytes: u64,
 }
 
-/// The extents in the order of their places on the disk, adjacent ones of a file joined. An extent that lies in several places is cut.
-/// What `physical_of(file, offset)` does not know (no FIEMAP, not allocated yet, inline) comes last, in its given order.
+/// The extents in the order of their places on the disk, adjacent ones of a file joined. An extent
+/// that lies in several places is cut. What `physical_of(file, offset)` does not know (no FIEMAP,
+/// not allocated yet, inline) comes last, in its given order.
 pub fn physical(
     extents: &[GroupExtent],
     mut physical_of: impl FnMut(u32, u64) -> Option<Physical>,
@@ -49,8 +52,9 @@ pub fn physical(
     join(placed.into_iter().map(|(_, extent)| extent).chain(unplaced))
 }
 
-/// The extents in windows of about `window_bytes` in the order given (that of first touches), inside each by file and page,
-/// adjacent ones joined. An extent that is longer than what a window has left is cut.
+/// The extents in windows of about `window_bytes` in the order given (that of first touches),
+/// inside each by file and page, adjacent ones joined. An extent that is longer than what a window
+/// has left is cut.
 pub fn windows(extents: &[GroupExtent], window_bytes: u64) -> Vec<GroupExtent> {
     let window = (window_bytes / PAGE_BYTES as u64).clamp(1, u64::from(u32::MAX)) as u32;
     let mut queue: VecDeque<GroupExtent> = extents.iter().copied().collect();
@@ -73,8 +77,8 @@ pub fn windows(extents: &[GroupExtent], window_bytes: u64) -> Vec<GroupExtent> {
     ordered
 }
 
-/// Opens in the order of inodes. What has none (directories, paths with nothing there) comes first, in the order given: the
-/// file system must find directories before it can find what is in them.
+/// Opens in the order of inodes. What has none (directories, paths with nothing there) comes first,
+/// in the order given: the file system must find directories before it can find what is in them.
 pub fn opens_by_inode(plan: &LaunchPlan, opens: &[u32]) -> Vec<u32> {
     let inode = |open: &u32| {
         let identity = plan.files.get(*open as usize).and_then(|file| file.identity.as_ref());

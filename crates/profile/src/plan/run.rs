@@ -1,9 +1,10 @@
-//! One learning run: what a trace of a local program says, in order of time and by path.
+//! One learning run: the trace of a local program, in order of time and by path.
 //!
-//! A trace speaks of tokens and of numbers that its recorder gave to files, and its moments may go back a little where several
-//! threads recorded. A [`Run`] speaks of *process images* (one program in one process, from its start or `exec` to its
-//! end or next `exec`) and of paths, has its moments from the start of the program, and holds of every page and path only
-//! the first touch: all later ones come from memory, whatever the disk is.
+//! A trace has tokens and file numbers of its recorder, and its moments may go back a little where
+//! several threads recorded. A [`Run`] has *process images* (one program in one process, from its
+//! start or `exec` to its end or next `exec`) and paths, and its moments count from the start of
+//! the program. It holds only the first touch of each page and path: all later ones come from
+//! memory, whatever the disk is.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +20,7 @@ pub struct Run {
     pub program: Vec<u8>,
     /// Who recorded.
     pub source: Source,
-    /// Every path that the run speaks of, each once.
+    /// Every path of the run, each once.
     pub files: Vec<RunFile>,
     /// Process images in the order of their starts.
     pub images: Vec<ProcessImage>,
@@ -93,11 +94,13 @@ pub struct Code {
 impl Run {
     /// The learning run that a trace recorded. The program is what started first.
     ///
-    /// Where the trace holds what was in memory afterwards ([`Source::Residency`]), times of touches mean nothing: all
-    /// are taken to be at the start, which makes one launch group of them.
+    /// Where the trace holds what was in memory afterwards ([`Source::Residency`]), times of
+    /// touches mean nothing: all are taken to be at the start, which makes one launch group of
+    /// them.
     ///
     /// # Errors
-    /// The trace is of an image; nothing starts in it, or its name is no path; it touches a file without naming it.
+    /// The trace is of an image; nothing starts in it, or its name is no path; it touches a file
+    /// without naming it.
     pub fn from_trace(trace: &Trace) -> Result<Run, RunError> {
         if !trace.header.is_local() {
             return Err(RunError::Image { image: trace.header.image });
@@ -159,7 +162,8 @@ impl Builder {
             }
             Event::File { inode, size, path } => {
                 let file = self.file(path);
-                // A file that was replaced while the program ran has two numbers; its last length is what is there now.
+                // A file that was replaced while the program ran has two numbers; its last length
+                // is what is there now.
                 self.run.files[file as usize].size = Some(*size);
                 self.by_inode.insert(*inode, file);
             }

@@ -74,7 +74,8 @@ fn perf_code_is_where_instructions_start() {
             _ => None,
         })
         .collect();
-    // The first of the program's own code that runs is its entry point, or a function that the linker calls before on that page.
+    // The first of the program's own code that runs is its entry point, or a function that the
+    // linker calls before on that page.
     assert!(!code.is_empty());
     let starts = support::instruction_starts(&folder.program());
     for offset in &code {
@@ -179,7 +180,8 @@ fn perf_calls_are_candidates_where_they_were_made_once() {
     let (outcome, events) = folder.record(request);
     assert_eq!(outcome.exit.code(), 0);
     support::assert_sound(&events);
-    // The program itself makes no such call; the dynamic linker's are not seen, the C library's own are.
+    // The program itself makes no such call; the dynamic linker's are not seen, the C library's own
+    // are.
     let addresses = events.iter().filter(|event| matches!(event, Event::Code { .. }));
     assert_eq!(addresses.count(), outcome.summary.code);
 }

@@ -33,7 +33,8 @@ impl ProgramFolder {
         }
         let folder = tempfile::tempdir().expect("a folder");
         let folder = ProgramFolder { folder, program: "touch" };
-        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault maps whole and unseen.
+        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault
+        // maps whole and unseen.
         let mut data = fs::File::create(folder.path("data")).expect("made");
         let bytes = vec![7; PAGES as usize * 4096 - 100];
         bytes.chunks(16 << 10).for_each(|piece| std::io::Write::write_all(&mut data, piece).expect("written"));
@@ -107,7 +108,8 @@ pub fn windows(pages: &[u32]) -> BTreeSet<u32> {
         .collect()
 }
 
-/// What page faults on these pages tell: the pages, or their windows on a kernel that cannot do better.
+/// What page faults on these pages tell: the pages, or their windows on a kernel that cannot do
+/// better.
 pub fn faulted(pages: &[u32]) -> BTreeSet<u32> {
     match probe::exact::probe() {
         Ok(()) => pages.iter().copied().collect(),
@@ -157,7 +159,8 @@ pub fn name(event: &Event) -> Option<&[u8]> {
     }
 }
 
-/// Where in the file the first instruction of a program lies: position-independent programs are mapped as they lie.
+/// Where in the file the first instruction of a program lies: position-independent programs are
+/// mapped as they lie.
 pub fn entry_offset(program: &str) -> u64 {
     let bytes = fs::read(program).expect("readable");
     u64::from_le_bytes(*bytes[24..].first_chunk().expect("an ELF header"))
@@ -201,7 +204,8 @@ fn build(options: &[&str], folder: Option<&str>) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Records as the user `nobody`: this test program starts itself again as that user, with what to do in its environment.
+/// Records as the user `nobody`: this test program starts itself again as that user, with what to
+/// do in its environment.
 pub fn as_nobody(folder: &ProgramFolder, arguments: &[&str], expected: &BTreeSet<u32>) {
     use std::os::unix::fs::PermissionsExt;
     if !nix::unistd::geteuid().is_root() {

@@ -1,7 +1,8 @@
 //! Pictures of a flow graph: DOT text for Graphviz, and an SVG of our own.
 //!
-//! Blocks that only ever follow one another in file order are drawn as one node, so a scan is a single node and the tree of
-//! a search stays a tree. Nodes are those that come first in the traversal; of the rest it says how many they are.
+//! Blocks that only ever follow one another in file order are drawn as one node, so a scan is a
+//! single node and the tree of a search stays a tree. The nodes that come first in the traversal
+//! are drawn; the picture says how many are left out.
 
 mod svg;
 
@@ -122,8 +123,8 @@ impl Node {
     }
 }
 
-/// Used blocks as runs in file order: a block belongs to the run before it if it is all that follows there, follows nothing
-/// else, is no first block and lies in the same stage.
+/// Used blocks as runs in file order: a block belongs to the run before it if it is all that
+/// follows there, follows nothing else, is no first block and lies in the same stage.
 fn runs(graph: &FlowGraph) -> Vec<(u32, u32)> {
     let mut predecessors: HashMap<u32, u32> = HashMap::new();
     let edges = graph.used().flat_map(|block| graph.successors(block)).chain(graph.entry());
@@ -150,6 +151,9 @@ fn percent(part: f64) -> String {
 }
 
 /// The graph for Graphviz, at most `nodes_max` nodes.
+///
+/// # Errors
+/// Those of `out`.
 pub fn dot(graph: &FlowGraph, nodes_max: usize, out: &mut dyn Write) -> fmt::Result {
     let sketch = Sketch::new(graph, nodes_max);
     writeln!(out, "digraph flow {{\n  rankdir=LR;\n  node [shape=box];\n  start [shape=circle, label=\"\"];")?;

@@ -1,4 +1,5 @@
-//! A layered drawing: columns are steps from the start, lines are edges, their width is their part of the weights.
+//! A layered drawing: columns are steps from the start, lines are edges, their width is their part
+//! of the weights.
 
 use std::fmt::{self, Write};
 
@@ -25,6 +26,9 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#222}.title{font-s
 @media(prefers-color-scheme:dark){svg{background:#16181c}.paper{fill:#16181c}text{fill:#ddd}.small{fill:#aaa}.edge{stroke:#aaa}}";
 
 /// The drawing, at most `nodes_max` nodes. It needs nothing beside itself.
+///
+/// # Errors
+/// Those of `out`.
 pub fn svg(graph: &FlowGraph, nodes_max: usize, out: &mut dyn Write) -> fmt::Result {
     let sketch = Sketch::new(graph, nodes_max);
     let places = places(&sketch);
@@ -71,7 +75,8 @@ pub fn svg(graph: &FlowGraph, nodes_max: usize, out: &mut dyn Write) -> fmt::Res
     writeln!(out, "</svg>")
 }
 
-/// Upper left corners. Within a column, nodes lie in the order of what leads to them, then in that of the traversal.
+/// Upper left corners. Within a column, nodes lie in the order of what leads to them, then in that
+/// of the traversal.
 fn places(sketch: &Sketch) -> Vec<(f64, f64)> {
     let mut places = vec![(0.0, 0.0); sketch.nodes.len()];
     let layers = sketch.nodes.iter().map(|node| node.layer + 1).max().unwrap_or(0);
@@ -125,7 +130,8 @@ fn legend(graph: &FlowGraph, sketch: &Sketch, out: &mut dyn Write) -> fmt::Resul
 fn draw_link(link: &Link, from: (f64, f64), to: (f64, f64), out: &mut dyn Write) -> fmt::Result {
     let (x, y) = (to.0, to.1 + NODE_HEIGHT / 2.0);
     let width = 0.6 + link.part * if x <= from.0 { 0.6 } else { 2.4 };
-    // An edge that leads on is a slope; one that leads back, a bow from the right side around to the left.
+    // An edge that leads on is a slope; one that leads back, a bow from the right side around to
+    // the left.
     let back = x <= from.0;
     let bend = if back { COLUMN * 0.45 } else { (x - from.0) * 0.5 };
     let dip = if back { ROW * 0.9 } else { 0.0 };

@@ -74,7 +74,8 @@ fn damage_is_told_with_its_place() {
     assert!(matches!(decode(&flipped), Err(FlowError::Hash { .. })));
 }
 
-/// The invariant: no bytes make the reader panic, and what it accepts keeps all rules and encodes to the very same bytes.
+/// The invariant: no bytes make the reader panic, and what it accepts keeps all rules and encodes
+/// to the very same bytes.
 fn fuzz_one(bytes: &[u8], read: impl Fn(&[u8]) -> Result<FlowGraph, FlowError>) -> Result<bool, String> {
     let Ok(graph) = read(bytes) else { return Ok(false) };
     check(&graph);

@@ -60,7 +60,8 @@ fn a_scan_comes_in_its_order_and_unused_blocks_do_not() {
 
 #[test]
 fn a_binary_search_comes_level_by_level() {
-    // 1 MB in blocks of 4 KiB: a search for every key, one run after another, each with several searches.
+    // 1 MB in blocks of 4 KiB: a search for every key, one run after another, each with several
+    // searches.
     let mut rng = SplitMix64(5);
     let runs: Vec<Vec<u32>> =
         (0..64).map(|_| (0..400).flat_map(|_| search(rng.below(256) as u32, 0, 256)).collect()).collect();
@@ -73,13 +74,15 @@ fn a_binary_search_comes_level_by_level() {
     let mut children = order[1..3].to_vec();
     children.sort_unstable();
     assert_eq!(children, [64, 192]);
-    // Keys are random, so neighbouring levels may meet a little where one side was searched more; never by two.
+    // Keys are random, so neighbouring levels may meet a little where one side was searched more;
+    // never by two.
     let mut highest = 0;
     for (position, level) in levels.iter().enumerate() {
         highest = highest.max(*level);
         assert!(level + 1 >= highest, "block {} of level {level} comes after level {highest}", order[position]);
     }
-    // All keys once: exactly level by level, and in file order within a level of equally likely blocks.
+    // All keys once: exactly level by level, and in file order within a level of equally likely
+    // blocks.
     let all: Vec<u32> = (0..255).flat_map(|key| search(key, 0, 255)).collect();
     let order = FlowGraph::from_touches(layout(256), &all).unwrap().traversal();
     let levels: Vec<usize> = order.iter().map(|block| search(*block, 0, 255).len()).collect();

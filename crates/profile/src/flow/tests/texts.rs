@@ -69,8 +69,8 @@ fn mistakes_are_told_with_line_column_and_remedy() {
     }
 }
 
-/// The invariant: no text makes the parser panic; what it accepts keeps all rules and is the same graph when printed and
-/// parsed, and encoded and decoded.
+/// The invariant: no text makes the parser panic; what it accepts keeps all rules and is the same
+/// graph when printed and parsed, and encoded and decoded.
 fn fuzz_one(text: &str) -> bool {
     let graph = match text::parse(text) {
         Ok(graph) => graph,

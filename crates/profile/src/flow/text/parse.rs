@@ -1,4 +1,4 @@
-//! From text to a graph.
+//! Parses the text form of a graph.
 
 use std::collections::BTreeMap;
 
@@ -224,8 +224,8 @@ impl Parser {
         Ok(ranges)
     }
 
-    /// `start -> 0..15 -> 40 x3` with arrows, `0..15 40 x3` without. The weight stands at the end but is needed at the
-    /// beginning, so the items are collected.
+    /// `start -> 0..15 -> 40 x3` with arrows, `0..15 40 x3` without. The weight stands at the end
+    /// but is needed at the beginning, so the items are collected.
     fn path(&mut self, words: &mut Words, arrows: bool) -> Result<(), TextError> {
         let column = words.column();
         let from_start = arrows && words.skip(&Word::Name("start".into()));
@@ -362,7 +362,8 @@ impl Parser {
         };
         let stage = Stage::new(name, &ranges, share);
         self.stages.push(stage.map_err(|error| self.failed(column, error.to_string(), "correct this stage"))?);
-        // Checked at each stage, so that the message has its line; the file may still turn out to be shorter.
+        // Checked at each stage, so that the message has its line; the file may still turn out to
+        // be shorter.
         let all = Layout::new(format::BLOCK_BYTES_MIN, u64::from(BLOCKS_MAX) * u64::from(format::BLOCK_BYTES_MIN));
         let checked = all.and_then(|layout| crate::flow::stage::check(&self.stages, &layout));
         checked

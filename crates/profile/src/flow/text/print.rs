@@ -1,12 +1,15 @@
-//! From a graph to its text.
+//! Prints a graph in its text form.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write};
 
 use crate::flow::{Edge, FlowGraph, Share, Updates};
 
-/// Writes `graph` as text: the file, first blocks, edges in the order of their blocks, what is used beside them, stages. Equal
-/// graphs give equal text.
+/// Writes `graph` as text: the file, first blocks, edges in the order of their blocks, what is used
+/// beside them, stages. Equal graphs give equal text.
+///
+/// # Errors
+/// Those of `out`.
 pub fn print(graph: &FlowGraph, out: &mut dyn Write) -> fmt::Result {
     let layout = graph.layout();
     writeln!(out, "flow 1\nsize {}\nblock {}", layout.file_bytes(), layout.block_bytes())?;

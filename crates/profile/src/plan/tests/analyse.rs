@@ -110,11 +110,13 @@ fn with_code(code: &str) -> String {
 #[test]
 fn the_earliest_unique_address_wins() {
     let cases = [
-        // Before the end of the burst before, and from the first read on, is too early and too late.
+        // Before the end of the burst before, and from the first read on, is too early and too
+        // late.
         ("20 code 1 bin/app 64\n38 code 1 bin/app 65\n2000 code 1 bin/app 66", "With(0) 2000"),
         ("39 code 1 bin/app 65\n40 code 1 bin/app 66", "bin/app+65 in bin/app 1961"),
         ("900 code 1 lib/liba.so 5\n800 code 1 lib/libc.so.6 4\n700 code 1 bin/app 3", "bin/app+3 in bin/app 1300"),
-        // A tie: the program's own file, then libraries, then the C library; then the name, then the offset.
+        // A tie: the program's own file, then libraries, then the C library; then the name, then
+        // the offset.
         (
             "800 code 1 lib/libc.so.6 1\n800 code 1 lib/liba.so 9\n800 code 1 bin/app 9\n800 code 1 bin/app 8",
             "bin/app+8 in bin/app 1200",
@@ -193,14 +195,16 @@ fn a_library_that_is_new_in_the_idle_period_tells_too() {
         (load.replace("find 1", "start 2 bin/tool\n800 find 2"), "lib/liba.so 800"),
         (format!("{load}\n700 code 1 lib/libc.so.6 5"), "lib/libc.so.6 700"),
         (format!("{load}\n800 code 1 lib/libc.so.6 5"), "lib/liba.so 800"),
-        // Read as data, never run: nothing loads it. A program that starts loads itself, and is no library.
+        // Read as data, never run: nothing loads it. A program that starts loads itself, and is no
+        // library.
         (load.replace("code 1 lib/liba.so", "code 1 bin/app"), "none"),
         ("800 start 2 lib/liba.so\n800 code 2 lib/liba.so 5".to_string(), "none"),
         ("800 code 1 share/b 5".to_string(), "none"),
         // Loaded before, if only by name; or with the burst itself.
         (format!("5 find 1 lib/liba.so\n{load}"), "none"),
         ("2000 find 1 lib/liba.so\n2001 code 1 lib/liba.so 5".to_string(), "none"),
-        // Looked for in vain is not loaded; then its first touch tells, as a run holds one look-up of each path.
+        // Looked for in vain is not loaded; then its first touch tells, as a run holds one look-up
+        // of each path.
         (format!("5 miss 1 lib/liba.so\n{load}"), "lib/liba.so 801"),
     ];
     for (code, expected) in &cases {
@@ -224,7 +228,8 @@ fn a_library_that_is_new_in_the_idle_period_tells_too() {
 
 #[test]
 fn bursts_correspond_by_their_pages_and_not_by_their_times() {
-    // The second run is ten times slower, has a burst of its own before, and its last two bursts are far apart.
+    // The second run is ten times slower, has a burst of its own before, and its last two bursts
+    // are far apart.
     let second = "
         0 start 1 bin/app
         0 read 1 bin/app 0..40 10
@@ -236,7 +241,8 @@ fn bursts_correspond_by_their_pages_and_not_by_their_times() {
         51000 read 1 share/b 0..60 1
     ";
     assert_eq!(triggers(&[THREE_BURSTS, second]), ["bin/app+8192 in bin/app 100", "With(1) 2400"]);
-    // Before a burst that only the second run has, code is still in the idle period that corresponds.
+    // Before a burst that only the second run has, code is still in the idle period that
+    // corresponds.
     let early = second.replace("9000 code", "2500 code");
     assert_eq!(triggers(&[THREE_BURSTS, &early]), ["bin/app+8192 in bin/app 100", "With(1) 2400"]);
     let (analysis, text) = plan_of(&[THREE_BURSTS, second], &Machine(sizes()), &config());

@@ -36,7 +36,8 @@ fn a_burst_lasts_while_the_queue_spans_less_than_the_threshold() {
     // 31 steps of 96 ms are under 3 s, 31 steps of 97 ms are not.
     check(&[(0, 60, 96)], millis(3000), &[(0, 59 * 96, 60)]);
     check(&[(0, 60, 97)], millis(3000), &[(0, 30 * 97, 31)]);
-    // An idle period of 2 s is not seen by the paper's threshold where reads are dense, but by a smaller one.
+    // An idle period of 2 s is not seen by the paper's threshold where reads are dense, but by a
+    // smaller one.
     let two = [(0, 100, 1), (2100, 100, 1)];
     check(&two, millis(3000), &[(0, 2199, 200)]);
     check(&two, millis(500), &[(0, 99, 100), (2100, 2199, 100)]);
@@ -58,7 +59,8 @@ fn short_idle_periods_and_small_bursts_are_merged() {
     let longer = BurstConfig { idle_min: Duration::from_millis(202), ..millis(150) };
     check(&near, longer, &[(0, 399, 200), (5000, 5039, 40)]);
     check(&near, BurstConfig { reads_min: 41, ..longer }, &[(0, 399, 200)]);
-    // The launch stays, however small; two small bursts near each other are one that is large enough.
+    // The launch stays, however small; two small bursts near each other are one that is large
+    // enough.
     check(&[(0, 3, 1), (5000, 40, 1)], BurstConfig { reads_min: 50, ..millis(150) }, &[(0, 2, 3)]);
     let small = BurstConfig { queue_reads: 8, reads_min: 16, ..millis(50) };
     check(&[(0, 9, 1), (1000, 8, 1), (1100, 8, 1), (3000, 8, 1)], small, &[(0, 8, 9), (1000, 1107, 16)]);
@@ -97,7 +99,8 @@ fn the_threshold_follows_from_the_run() {
     assert_eq!(auto(&dense), 100);
     let config = BurstConfig::default().auto(&reads_of(&dense));
     check(&dense, config, &[(0, 0, 200), (2000, 2000, 200), (4000, 4000, 200)]);
-    // A slow disk: bursts of 20 ms a read, 0.6 s a queue; idle periods of 5 s. No more than the paper's 3 s.
+    // A slow disk: bursts of 20 ms a read, 0.6 s a queue; idle periods of 5 s. No more than the
+    // paper's 3 s.
     let slow = [(0, 200, 20), (9000, 200, 20), (22_000, 200, 20)];
     let chosen = auto(&slow);
     assert!((620..3000).contains(&chosen), "{chosen}");

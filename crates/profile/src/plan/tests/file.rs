@@ -1,4 +1,5 @@
-//! The plan file: what is written comes back, what breaks a rule is refused with its place, no bytes make the reader panic.
+//! The plan file: what is written comes back, what breaks a rule is refused with its place, no
+//! bytes make the reader panic.
 
 use units::{Rng, SplitMix64};
 
@@ -215,7 +216,8 @@ fn read_small(bytes: &[u8]) -> Result<LaunchPlan, PlanError> {
     decode(bytes, &limits)
 }
 
-/// The invariant: no bytes make the reader panic, and what it accepts encodes to the very same bytes and can be used.
+/// The invariant: no bytes make the reader panic, and what it accepts encodes to the very same
+/// bytes and can be used.
 fn fuzz_one(bytes: &[u8], read: impl Fn(&[u8]) -> Result<LaunchPlan, PlanError>) -> Result<bool, String> {
     let Ok(plan) = read(bytes) else { return Ok(false) };
     let mut text = String::new();
@@ -252,7 +254,8 @@ fn fuzz_decode() {
         }
         accepted += usize::from(fuzz_one(&bytes, read_small).unwrap());
     }
-    // Among forged files some must be accepted (a changed inode is no error), or nothing was reached.
+    // Among forged files some must be accepted (a changed inode is no error), or nothing was
+    // reached.
     assert!(accepted > 2000, "only {accepted} of the forged files got past the checks");
 }
 
@@ -267,7 +270,8 @@ fn fuzz_canary() {
         Ok(plan)
     };
     assert!(fuzz_one(&good, careless).is_err(), "the fuzzer is blind");
-    // A path whose common part is written out once more would be a second encoding of the same plan: it is refused.
+    // A path whose common part is written out once more would be a second encoding of the same
+    // plan: it is refused.
     let place = good.windows(5).position(|window| window == b"lib/l").unwrap();
     assert_eq!(good[place - 2..place], [4, 13], "4 bytes shared with usr/bin/app, 13 of its own");
     let mut bytes = good.clone();

@@ -16,7 +16,8 @@ use super::*;
 /// Bytes of the build id that every file of the tests has.
 const BUILD_ID: [u8; 2] = [0xb1, 0xd0];
 
-/// A machine on which every file is as long as the map says. Its inode is 1000 less the length of its path.
+/// A machine on which every file is as long as the map says. Its inode is 1000 less the length of
+/// its path.
 struct Machine(BTreeMap<Vec<u8>, u64>);
 
 impl Files for Machine {
@@ -35,7 +36,8 @@ impl Files for Machine {
 ///
 /// - `0 start 1 bin/app`, `9 end 1`
 /// - `5 read 1 bin/app 0..40 2`: a page every 2 ms; without the last number all at once
-/// - `5 find 1 etc/conf`, `5 list 1 etc`, `5 miss 1 etc/other`: look-ups that find a file, a directory, nothing
+/// - `5 find 1 etc/conf`, `5 list 1 etc`, `5 miss 1 etc/other`: look-ups that find a file, a
+///   directory, nothing
 /// - `5 code 1 bin/app 4096`
 ///
 /// Files have `sizes[path]` bytes, 4 MiB if that is not there.
@@ -103,7 +105,8 @@ fn config() -> AnalyseConfig {
     AnalyseConfig { burst, ..AnalyseConfig::default() }
 }
 
-/// Analyses the scripts; checks what holds of every plan; gives the dump without the lines of files.
+/// Analyses the scripts; checks what holds of every plan; gives the dump without the lines of
+/// files.
 fn plan_of(scripts: &[&str], machine: &Machine, config: &AnalyseConfig) -> (Analysis, String) {
     let runs: Vec<Run> = scripts.iter().map(|script| run_of(script)).collect();
     let analysis = analyse(&runs, machine, config).unwrap();

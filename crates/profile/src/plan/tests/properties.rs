@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A step of a program: what it does, in which process, to which file, and how long after the step before, in milliseconds.
+/// A step of a program: what it does, in which process, to which file, and how long after the step
+/// before, in milliseconds.
 type Step = (u8, u32, usize, u64, u32);
 
 const PATHS: [&str; 6] = ["bin/app", "bin/tool", "lib/libc.so.6", "share/a", "share/b", "share/c"];

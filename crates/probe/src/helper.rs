@@ -1,9 +1,10 @@
-//! A launcher that becomes its program, with a process aside that traces it.
+//! A launcher that becomes its program, with a helper process that traces it.
 //!
-//! A program that is the launcher's child has another process number than the one that a shell or a supervisor knows; signals have to be
-//! passed on to it, and its end repeated. So the launcher splits: a process in a session of its own, no child of anybody here, does
-//! all the work, and the launcher waits for a word and executes the program itself. Where the word never comes, because that
-//! process was killed, it executes the program plainly.
+//! A program that is the launcher's child has another process number than the one that a shell or a
+//! supervisor knows; the launcher would have to pass signals on to it, and to repeat its end. So
+//! the launcher splits off a helper. The helper has a session of its own, is nobody's child here,
+//! and does all the work. The launcher waits for a message of the helper and executes the program
+//! itself. If the helper is killed first, the launcher executes the program plainly.
 
 #![allow(unsafe_code)]
 
@@ -19,35 +20,36 @@ use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use crate::{Program, StartError};
 
-/// Bytes of the word at most: a few variables.
-const WORD_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the message at most: a few variables.
+const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// Which of the two this is now.
 pub enum Side {
     /// The launcher: to become the program.
     Program(Waiter),
-    /// The process aside. Its standard streams lead nowhere, its directory is the root, and it must not return to where it was called
-    /// from, but end.
+    /// The helper. Its standard streams lead nowhere, its directory is the root, and it must
+    /// [`end`] instead of returning to its caller's caller.
     Helper(Origin),
 }
 
-/// The launcher, as it waits for the word.
+/// The launcher, as it waits for the message.
 pub struct Waiter {
     helper: UnixStream,
 }
 
-/// The launcher, as the process aside sees it.
+/// The launcher, as the helper sees it.
 pub struct Origin {
     /// Its process.
     pub(crate) pid: Pid,
-    word: UnixStream,
+    launcher: UnixStream,
 }
 
 /// Splits this process. It must have one thread.
 ///
 /// # Errors
-/// Nothing was split: no process or descriptors to be had, other threads run, or the process aside would become a child of the program
-/// (it is a subreaper, or the first process of its name space).
+/// Nothing was split: there is no process or descriptor left, other threads run, or the helper
+/// would become a child of the program (this process is a subreaper, or the first process of its
+/// name space).
 pub fn split() -> io::Result<Side> {
     let mut reaper = 0_i32;
     // SAFETY: the kernel writes a number to `reaper`, which outlives the call.
@@ -56,11 +58,11 @@ pub fn split() -> io::Result<Side> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let pid = Pid::this();
-    let (mut helper, mut word) = UnixStream::pair()?;
+    let (mut helper, mut launcher) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so the new one may do all that it may.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
-            drop(word);
+            drop(launcher);
             while matches!(waitpid(child, None), Ok(WaitStatus::Stopped(..)) | Err(nix::errno::Errno::EINTR)) {}
             let mut number = [0; 4];
             helper.read_exact(&mut number)?;
@@ -74,13 +76,13 @@ pub fn split() -> io::Result<Side> {
             match unsafe { fork() } {
                 Ok(ForkResult::Child) => {
                     drop(helper);
-                    leave(word.as_raw_fd());
+                    leave(launcher.as_raw_fd());
                     let number = std::process::id().to_le_bytes();
-                    let heard = word.write_all(&number).and_then(|()| word.read_exact(&mut [0]));
-                    if heard.is_err() {
+                    let seen = launcher.write_all(&number).and_then(|()| launcher.read_exact(&mut [0]));
+                    if seen.is_err() {
                         end();
                     }
-                    Ok(Side::Helper(Origin { pid, word }))
+                    Ok(Side::Helper(Origin { pid, launcher }))
                 }
                 _ => end(),
             }
@@ -88,7 +90,7 @@ pub fn split() -> io::Result<Side> {
     }
 }
 
-/// Ends a process aside: nothing that the launcher prepared for its own end is run.
+/// Ends the helper, without what the launcher prepared for its own end.
 pub fn end() -> ! {
     // SAFETY: it ends the process and touches no memory.
     unsafe { libc::_exit(0) }
@@ -96,14 +98,15 @@ pub fn end() -> ! {
 
 /// Lets the process `helper` trace this one, where Yama would not; 0 takes that back.
 fn may_trace(helper: i32) {
-    // SAFETY: the call takes numbers only. A kernel without Yama refuses it, and needs it not.
+    // SAFETY: the call takes numbers only. A kernel without Yama refuses it and does not need it.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, helper as libc::c_ulong, 0, 0, 0) };
 }
 
 /// Closes what was inherited, or readers of a pipe would wait for us: all but `kept`.
 fn leave(kept: i32) {
     let _ = std::env::set_current_dir("/");
-    // SAFETY: this process has one thread and owns no descriptor above 2 but `kept`: those of its origin are not used here.
+    // SAFETY: this process has one thread and owns no descriptor above 2 but `kept`: those of its
+    // origin are not used here.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for stream in 0..3 {
@@ -115,14 +118,14 @@ fn leave(kept: i32) {
 }
 
 impl Waiter {
-    /// Waits for the word and becomes `program`; returns only if that fails.
+    /// Waits for the message and becomes `program`; returns only if that fails.
     pub fn become_program(mut self, mut program: Program) -> StartError {
-        let mut word = Vec::new();
-        // What does not come, because the process aside was killed, is not needed.
-        let whole = (&mut self.helper).take(WORD_BYTES_MAX).read_to_end(&mut word);
+        let mut message = Vec::new();
+        // Without a message, because the helper was killed, the program needs no variables.
+        let whole = (&mut self.helper).take(MESSAGE_BYTES_MAX).read_to_end(&mut message);
         may_trace(0);
-        if whole.is_ok() && word.pop() == Some(END) {
-            for (name, value) in word.split(|byte| *byte == 0).filter_map(variable) {
+        if whole.is_ok() && message.pop() == Some(END) {
+            for (name, value) in message.split(|byte| *byte == 0).filter_map(variable) {
                 program = program.variable(name, value);
             }
         }
@@ -131,7 +134,7 @@ impl Waiter {
     }
 }
 
-/// Ends a word.
+/// The last byte of a message.
 const END: u8 = 0xff;
 
 fn variable(text: &[u8]) -> Option<(OsString, OsString)> {
@@ -152,7 +155,7 @@ impl Origin {
             text.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat());
         }
         text.push(END);
-        // A launcher that was killed needs no word.
-        let _ = (&self.word).write_all(&text);
+        // A launcher that was killed needs no message.
+        let _ = (&self.launcher).write_all(&text);
     }
 }
