@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use connection::{BACK_OFF_MAX, BACK_OFF_MIN, Clock, Dialer, HttpFile, answer_time, random_number, spawn};
+use connection::{BackOff, Clock, Dialer, HttpFile, answer_time, random_number, spawn};
 use image::{ImageError, Metadata, Superblock};
-use units::{BlockId, Rng, SplitMix64};
+use units::BlockId;
 
 use crate::block_cache::StoredBlock;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
@@ -174,8 +174,7 @@ fn read(exchange: &mut Exchange, start: u64, bytes: &mut [u8], time: Duration) -
 impl Worker {
     /// Serves until the session closes.
     fn work(mut self) {
-        let mut rng = SplitMix64(self.shared.device as u64 ^ self.index as u64);
-        let mut back_off = BACK_OFF_MIN;
+        let mut back_off = BackOff::new(self.shared.device as u64 ^ self.index as u64);
         let mut up = self.exchange.is_some();
         let mut was_up = up;
         loop {
@@ -195,15 +194,12 @@ impl Worker {
                 // Its requests go to other connections, or wait.
                 self.shared.run(|schedule, now| schedule.connection_down(now, self.index));
                 if self.delivered > before {
-                    back_off = BACK_OFF_MIN;
+                    back_off.reset();
                 }
             }
-            // Between half of it and all of it.
-            let micros = back_off.as_micros() as u64;
-            if !self.rest(Duration::from_micros(micros / 2 + rng.below(micros / 2 + 1))) {
+            if !self.rest(back_off.wait()) {
                 return;
             }
-            back_off = (back_off * 2).min(BACK_OFF_MAX);
         }
     }
 

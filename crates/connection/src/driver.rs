@@ -1,9 +1,8 @@
 //! A thread that keeps one connection alive.
 //!
 //! The thread connects, runs the commands of other threads, moves bytes, and hands events to a
-//! [`Handler`]. When the connection is lost it tells the handler why and connects again. The wait
-//! between attempts doubles from 100 ms to 10 s, with jitter, so that the devices of a restarted
-//! server do not all come at the same instant.
+//! [`Handler`]. When the connection is lost it tells the handler why and connects again, after waits
+//! that grow ([`BackOff`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,21 +10,16 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use units::{Moment, Rng, SplitMix64};
+use units::Moment;
 use wire::ClientEvent;
 
+use crate::back_off::BackOff;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::connection::{Connection, Moved};
 use crate::poll::timespec;
 use crate::transport::Dialer;
 use crate::waker::Waker;
-
-/// First wait before a new connection.
-pub const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-
-/// Longest wait: a server that is back is found within ten seconds.
-pub const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 
 /// Callbacks of a connection. Only the thread of the connection calls them; no call may block.
 pub trait Handler {
@@ -88,8 +82,7 @@ impl<H: Handler> Driver<H> {
     /// Serves until a command ends it, beginning with the connection that is `ready`, if there is
     /// one.
     pub fn run(mut self, mut ready: Option<Connection>) {
-        let mut rng = SplitMix64(self.seed);
-        let mut back_off = BACK_OFF_MIN;
+        let mut back_off = BackOff::new(self.seed);
         for generation in 0.. {
             let connected = match ready.take() {
                 Some(connection) => Ok(connection),
@@ -109,15 +102,11 @@ impl<H: Handler> Driver<H> {
                 Ended::Closed => self.handler.lost("closed"),
             };
             if was_of_use {
-                back_off = BACK_OFF_MIN;
+                back_off.reset();
             }
-            // Between half of it and all of it.
-            let micros = back_off.as_micros() as u64;
-            let time = Duration::from_micros(micros / 2 + rng.below(micros / 2 + 1));
-            if matches!(ended, Ended::Closed) || self.wait(time).is_break() {
+            if matches!(ended, Ended::Closed) || self.wait(back_off.wait()).is_break() {
                 break;
             }
-            back_off = (back_off * 2).min(BACK_OFF_MAX);
         }
         self.handler.closed();
     }

@@ -7,6 +7,7 @@
 //! keeps one connection alive and calls a [`Handler`]. The volume client is a [`VolumeHandler`],
 //! whose frames go over a connection of an image's session or over a [`DedicatedConnection`].
 
+mod back_off;
 mod clock;
 mod config;
 mod connection;
@@ -25,11 +26,12 @@ mod trust;
 pub mod volume;
 mod waker;
 
+pub use back_off::BackOff;
 pub use clock::Clock;
 pub use config::{Config, Waiting, answer_time};
 pub use connection::{Connection, Moved};
 pub use dedicated::DedicatedConnection;
-pub use driver::{BACK_OFF_MAX, BACK_OFF_MIN, Driver, Handler};
+pub use driver::{Driver, Handler};
 pub use error::ConnectionError;
 pub use estimate::LinkEstimate;
 pub use frames::VolumeFrames;
