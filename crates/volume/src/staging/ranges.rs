@@ -91,7 +91,7 @@ impl Staging<'_> {
     ) -> Result<FileId, VolumeError> {
         self.running.copy(length)?;
         // What it will hold is not on the disk yet.
-        if self.writes(source, self.running.from_record()) {
+        if self.writes(source, self.running.first_record()) {
             return Err(VolumeError::Invalid { path: path.to_string(), why: "the same transaction writes it before" });
         }
         if self.writes(source, 0) {

@@ -17,20 +17,20 @@ pub(super) struct Running {
     /// Times that files get at its end.
     times: BTreeMap<FileId, i64>,
     /// Where its records begin.
-    from_record: usize,
+    first_record: usize,
     /// Bytes that it copies.
     copied: u32,
 }
 
 impl Running {
     /// A transaction whose records begin there.
-    pub fn new(from_record: usize) -> Running {
-        Running { from_record, ..Running::default() }
+    pub fn new(first_record: usize) -> Running {
+        Running { first_record, ..Running::default() }
     }
 
     /// Where its records begin.
-    pub fn from_record(&self) -> usize {
-        self.from_record
+    pub fn first_record(&self) -> usize {
+        self.first_record
     }
 
     /// The version that a file had before it, if it has this one now.
