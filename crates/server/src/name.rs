@@ -26,6 +26,9 @@ pub enum Name {
 
 impl Name {
     /// Parses `name`, `name:tag` or `@id`; the error says what is wrong with it.
+    ///
+    /// # Errors
+    /// Why it is no name.
     pub fn parse(text: &str) -> Result<Name, String> {
         if let Some(digits) = text.strip_prefix('@') {
             let id = ImageId::from_hex(digits);
