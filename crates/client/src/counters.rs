@@ -124,3 +124,21 @@ groups! {
         pool_misses,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_one_flat_object() {
+        let serde_json::Value::Object(mut json) = serde_json::to_value(Counters::default()).unwrap() else { panic!() };
+        assert_eq!(json.len(), 32, "no name is in two groups");
+        assert!(json.values().all(serde_json::Value::is_u64), "{json:?}");
+        json.remove("pages_hinted");
+        json.insert("requests".into(), 7.into());
+        json.insert("of_a_later_version".into(), 8.into());
+        let counters: Counters = serde_json::from_value(json.into()).unwrap();
+        let demand = RequestCounters { requests: 7, ..RequestCounters::default() };
+        assert_eq!(counters, Counters { demand, ..Counters::default() });
+    }
+}

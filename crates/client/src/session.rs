@@ -78,13 +78,13 @@ impl Session {
         self.shared.run(|schedule, now| schedule.read(now, token, inode, offset, bytes, done));
     }
 
-    /// Somebody knows that `pages` will be needed soon, in this order, and that they are not in the
-    /// page cache: they are put there without being read. Pages that are here or on their way are
-    /// left out, as are holes and what is no page. Returns how many were asked for; what is not
-    /// taken does no harm, it is read as ever.
+    /// Puts pages into the page cache without a READ. The caller knows that `pages` will be needed
+    /// soon, in this order, and that they are not in the page cache. Pages that are here or on
+    /// their way are left out, as are holes and pages that do not exist. Returns how many were
+    /// asked for; the others are read as ever.
     ///
     /// A Runnel server pushes them. From others, and from a local file, their blocks are read
-    /// behind all that is waited for; a page that lies in several blocks is left to its READ then.
+    /// behind all demands; a page that lies in several blocks is left to its READ then.
     pub fn hint(&self, pages: &[PageId]) -> usize {
         // In parts: the lock is held for each.
         let parts = pages.chunks(wire::format::HINT_PAGES_MAX);
@@ -108,8 +108,7 @@ impl Session {
     }
 }
 
-/// What somebody waits for goes first, whether of the image or of a volume, and pushes of both
-/// share one window.
+/// Demands of the image and of volumes go first, and pushes of both share one window.
 impl Attach for Session {
     fn attach_volumes(&self, handler: Arc<dyn VolumeHandler>) -> Option<Arc<dyn VolumeConnection>> {
         let shared = &self.shared;

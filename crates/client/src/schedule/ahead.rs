@@ -72,7 +72,7 @@ impl Schedule {
         self.hints.set_token(token);
     }
 
-    /// Somebody knows that `pages` will be needed, in this order, and that the kernel has not got
+    /// The caller knows that `pages` will be needed, in this order, and that the kernel lacks
     /// them. Returns how many were asked for: those that are not here nor on their way, as far as
     /// not too many are open already.
     pub fn hint(&mut self, now: Moment, pages: &[PageId]) -> usize {

@@ -1,4 +1,5 @@
-//! Hints: pages that somebody knows will be needed, and that are to lie in the page cache by then.
+//! Hints: pages that will be needed, as a caller knows, and that are to lie in the page cache by
+//! then.
 //!
 //! A server that takes hints pushes them. The stream has a token that no process has, and an action
 //! that nobody learned. From a web server, an older server or a local file they are pulled: block

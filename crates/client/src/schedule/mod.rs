@@ -137,7 +137,7 @@ impl Schedule {
             settings: Settings { granularity, store_evicted: config.store_evicted, remote },
             state: State::Open,
             reads: Reads::new(Arc::clone(&pool), soft),
-            requests: Requests::new(),
+            requests: Requests::default(),
             connections: Connections::new(connections, remote),
             cache: BlockCache::new(config.cache_bytes, if remote { config.stored_bytes } else { 0 }),
             pushes: Pushes::new(Arc::clone(&pool), config),

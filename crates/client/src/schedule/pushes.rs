@@ -43,7 +43,7 @@ impl Pushes {
         Pushes {
             pool,
             streams: HashMap::new(),
-            arriving: Tally::new(),
+            arriving: Tally::default(),
             holding: HoldingArea::new(config.held_bytes, config.audit_bytes),
             counters: PushCounters::default(),
         }

@@ -35,6 +35,7 @@ pub(super) struct Request {
 /// - `fetching` has every block that an open request asks for, so no block is requested twice at
 ///   the same time.
 /// - A key is used once: an answer to a request that was made anew is not taken for the new one's.
+#[derive(Default)]
 pub(super) struct Requests {
     open: BTreeMap<RequestKey, Request>,
     begun: u64,
@@ -69,17 +70,6 @@ impl Request {
 }
 
 impl Requests {
-    pub fn new() -> Requests {
-        Requests {
-            open: BTreeMap::new(),
-            begun: 0,
-            fetching: HashMap::new(),
-            parked: Vec::new(),
-            delayed: Vec::new(),
-            counters: RequestCounters::default(),
-        }
-    }
-
     pub fn counters(&self) -> RequestCounters {
         self.counters
     }

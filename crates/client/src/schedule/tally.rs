@@ -4,13 +4,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// How often each key was added and not taken off. A key whose count is zero is absent.
+#[derive(Default)]
 pub(super) struct Tally<K>(HashMap<K, u32>);
 
 impl<K: Hash + Eq> Tally<K> {
-    pub fn new() -> Tally<K> {
-        Tally(HashMap::new())
-    }
-
     /// Counts a key once more. Returns its count.
     pub fn add(&mut self, key: K) -> u32 {
         let count = self.0.entry(key).or_default();

@@ -73,8 +73,8 @@ impl FlowPredictor {
         FlowPredictor { config, ..FlowPredictor::default() }
     }
 
-    /// A predictor whose graphs are the paths that `pages` takes through each file: an action
-    /// without what it says of the order of files.
+    /// A predictor whose graphs are the paths of `pages` through each file: an action without the
+    /// order of its files.
     ///
     /// # Errors
     /// A page behind the largest file that graphs know.

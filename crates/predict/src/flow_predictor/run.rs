@@ -6,9 +6,9 @@ use units::{InodeId, Moment, PageId};
 
 use crate::{PushOrder, SURE};
 
-/// Pages remembered as being with the token, beside those of its order: 32 MiB of them, and about
-/// 130 KB in memory. Beyond, all are forgotten and the next order begins a sequence, of which the
-/// caller skips what it sent.
+/// Pages that are known to be with the token, beside those of its order: 32 MiB of pages, in about
+/// 130 KB of memory. Beyond, all are forgotten and the next order begins a sequence, of which the
+/// caller skips the pages that it sent.
 const HAD_MAX: usize = 8192;
 
 /// Pages of an order that were passed and are still kept: dropping them costs a move of all others.
@@ -124,8 +124,8 @@ impl Run {
         }
     }
 
-    /// Begins a sequence with the touch just noted. What the one before had passed is with the
-    /// token; what it had only ordered may be ordered again.
+    /// Begins a sequence with the touch just noted. Pages that the one before had passed are with
+    /// the token; pages that it had only ordered may be ordered again.
     pub fn begin(&mut self, sequence: u32, lookahead: u32, page: PageId) {
         let passed = (self.progress + u32::from(self.is_following())).saturating_sub(self.base) as usize;
         self.had.extend(self.order.drain(..).take(passed));
