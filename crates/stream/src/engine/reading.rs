@@ -1,7 +1,8 @@
 //! Reads: which blocks are here, which are asked for, and which come by themselves.
 //!
 //! A read ends when all its blocks are here at one moment in one version, or lie under what was
-//! written here. It keeps the blocks that came for it, so a budget smaller than a read does no harm.
+//! written here. It keeps the blocks that came for it, so a budget smaller than a read does no
+//! harm.
 
 use std::collections::HashMap;
 
@@ -12,12 +13,12 @@ use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
 
-use super::arrival::Arrival;
-use super::file::Block;
+use super::file::File;
 use super::files::Open;
 use super::reader::Reader;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
+use super::table::Block;
 use crate::call::{Done, Handle};
 use crate::job::{BlockKey, Job};
 use crate::{ErrorKind, READ_BYTES_MAX, StreamError, estimate};
@@ -58,13 +59,41 @@ impl Read {
         }
     }
 
+    /// The bytes from all parts, and what was written over them. Blocks of `block` bytes.
+    fn assemble(&self, file: &File, end: u64, block: u64) -> Bytes {
+        let mut out = vec![0; (end - self.offset) as usize];
+        for (index, part) in &self.parts {
+            let start = u64::from(*index) * block;
+            let until = (start + part.len() as u64).min(end).min(file.zero_from());
+            let from = start.max(self.offset);
+            if from < until {
+                let source = &part[(from - start) as usize..(until - start) as usize];
+                out[(from - self.offset) as usize..(until - self.offset) as usize].copy_from_slice(source);
+            }
+        }
+        file.unsent.overlay().copy_into(self.offset, &mut out);
+        out.into()
+    }
+
     /// Whether bytes of this range are read.
     fn overlaps(&self, start: u64, end: u64) -> bool {
         start < self.offset.saturating_add(u64::from(self.bytes)) && end > self.offset
     }
 }
 
-/// What a look at the table brings.
+/// Where a block is that a read needs.
+enum Found {
+    /// In memory; whether it was pushed and is used for the first time.
+    Here(Bytes, bool),
+    /// Somebody waits for it already.
+    Awaited,
+    /// It comes by itself from now on.
+    Coming,
+    /// It has to be asked for.
+    Absent,
+}
+
+/// The result of a look at the table.
 enum Look {
     Done(Bytes),
     /// These have to be asked for; others may be on their way.
@@ -154,49 +183,33 @@ impl Reader<'_> {
         let zero_from = file.zero_from();
         let (mut absent, mut waiting, mut touches) = (Vec::new(), false, Vec::new());
         for index in first as u32..=last as u32 {
+            let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
             let start = u64::from(index) * block;
             let (from, until) = (start.max(read.offset), (start + block).min(end));
             // Behind what the server has of it there are zeros.
             let needed = until.min(zero_from);
-            if from >= needed || file.present.is_hole(index) || file.overlay.covers(from, needed) {
+            if from >= needed || file.table.present().is_hole(index) || file.unsent.overlay().covers(from, needed) {
                 continue;
             }
             if read.parts.contains_key(&index) {
                 continue;
             }
-            match file.blocks.get_mut(&index) {
-                Some(block) => match self.blocks.hit(block) {
-                    Some((bytes, fresh)) => {
-                        read.parts.insert(index, bytes);
-                        touches.push((index, fresh));
-                    }
-                    None => waiting = true,
-                },
-                None => {
-                    let seen = file.seen.unwrap_or_default();
-                    let key = BlockKey { file: seen.file, version: seen.version, index };
-                    match self.blocks.find_on_disk(&key) {
-                        Some(slot) => {
-                            waiting = true;
-                            file.blocks.insert(index, Block::Reading { version: seen.version });
-                            self.session.push_job(Job::CacheRead { slot, key });
-                            touches.push((index, false));
-                        }
-                        None => match self.session.link.expects(file, index, self.session.now()) {
-                            Some((stream, until)) => {
-                                waiting = true;
-                                file.blocks.insert(index, Block::OnTheWay { stream, until, told: false });
-                                touches.push((index, false));
-                            }
-                            None => absent.push(index),
-                        },
-                    }
+            match self.find(read.file, index) {
+                Found::Here(bytes, fresh) => {
+                    read.parts.insert(index, bytes);
+                    touches.push((index, fresh));
                 }
+                Found::Awaited => waiting = true,
+                Found::Coming => {
+                    waiting = true;
+                    touches.push((index, false));
+                }
+                Found::Absent => absent.push(index),
             }
         }
         if !read.touched {
             read.touched = true;
-            // What the first request asks for first is seen by the server.
+            // The server sees the first block of the first request itself.
             let (of, more) = ((read.file, read.token), absent.get(1..).unwrap_or_default());
             self.touches.touch(of, &touches, absent.first().copied(), more, self.files, self.session);
         }
@@ -204,18 +217,29 @@ impl Reader<'_> {
             return Ok(Look::Missing(absent));
         }
         let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
-        let mut out = vec![0; (end - read.offset) as usize];
-        for (index, part) in &read.parts {
-            let start = u64::from(*index) * block;
-            let until = (start + part.len() as u64).min(end).min(zero_from);
-            let from = start.max(read.offset);
-            if from < until {
-                let source = &part[(from - start) as usize..(until - start) as usize];
-                out[(from - read.offset) as usize..(until - read.offset) as usize].copy_from_slice(source);
-            }
+        Ok(Look::Done(read.assemble(file, end, block)))
+    }
+
+    /// Where a block of a file is. One that comes by itself is noted in the table.
+    fn find(&mut self, key: u64, index: u32) -> Found {
+        let Some(file) = self.files.get_mut(&key) else { return Found::Absent };
+        if let Some(block) = file.table.get_mut(index) {
+            return self.blocks.hit(block).map_or(Found::Awaited, |(bytes, fresh)| Found::Here(bytes, fresh));
         }
-        file.overlay.copy_into(read.offset, &mut out);
-        Ok(Look::Done(out.into()))
+        let seen = file.seen.unwrap_or_default();
+        let key = BlockKey { file: seen.file, version: seen.version, index };
+        if let Some(slot) = self.blocks.find_on_disk(&key) {
+            file.table.insert(index, Block::Reading { version: seen.version });
+            self.session.push_job(Job::CacheRead { slot, key });
+            return Found::Coming;
+        }
+        match self.session.link.expects(file, index, self.session.now()) {
+            Some((stream, until)) => {
+                file.table.insert(index, Block::OnTheWay { stream, until, told: false });
+                Found::Coming
+            }
+            None => Found::Absent,
+        }
     }
 
     /// Asks for blocks of a file, those first that are first in the list.
@@ -227,10 +251,10 @@ impl Reader<'_> {
             return;
         }
         let Some(file) = self.files.get_mut(&key) else { return };
-        let Some(number) = file.number else { return self.open_number(key) };
+        let Some(number) = file.numbering.number() else { return self.open_number(key) };
         for indexes in indexes.chunks(at_once) {
             let Some(file) = self.files.get_mut(&key) else { return };
-            file.blocks.extend(indexes.iter().map(|index| (*index, Block::Asked)));
+            file.table.ask(indexes);
             self.blocks.count_asked(indexes.len());
             let blocks = indexes.iter().map(|index| PageId::new(number, *index)).collect();
             let ask = VolumeAsk::PullBlocks { token, blocks, force };
@@ -242,8 +266,8 @@ impl Reader<'_> {
     pub fn blocks_answered(&mut self, key: u64, indexes: &[u32], answer: Result<Reply, Unanswered>) {
         let Some(file) = self.files.get_mut(&key) else { return };
         for index in indexes {
-            if matches!(file.blocks.get(index), Some(Block::Asked)) {
-                file.blocks.remove(index);
+            if matches!(file.table.get(*index), Some(Block::Asked)) {
+                file.table.remove(*index);
             }
         }
         let path = file.path.clone();
@@ -259,11 +283,12 @@ impl Reader<'_> {
                 let known = self.session.link.has_stream(stream);
                 let Some(file) = self.files.get_mut(&key) else { return };
                 let absent: Vec<u32> =
-                    indexes.iter().copied().filter(|index| !file.blocks.contains_key(index)).collect();
-                let token = file.token;
+                    indexes.iter().copied().filter(|index| file.table.get(*index).is_none()).collect();
+                let token = file.numbering.token();
                 if known {
-                    file.blocks
-                        .extend(absent.iter().map(|index| (*index, Block::OnTheWay { stream, until, told: true })));
+                    for index in absent {
+                        file.table.insert(index, Block::OnTheWay { stream, until, told: true });
+                    }
                 } else {
                     // It ended without them.
                     let wanted = self.still_wanted(key, absent);
@@ -276,7 +301,7 @@ impl Reader<'_> {
             }
             // A number that was closed while it was opened anew, for example.
             Ok(Reply::Error { code: ErrorCode::BadRequest, text }) => {
-                if let Some(number) = file.number.take() {
+                if let Some(number) = file.numbering.take() {
                     self.files.remove_number(number);
                 }
                 self.count_try(key, &StreamError::refused(ErrorCode::BadRequest, &path, &text));
@@ -304,7 +329,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes blocks of a file that came, asked for or pushed. The error says what is wrong with them.
+    /// Takes blocks of a file that came, asked for or pushed. The error says what is wrong with
+    /// them.
     #[allow(clippy::too_many_arguments)]
     fn take_blocks(
         &mut self,
@@ -351,7 +377,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Puts a clean block of the present version into the table, and gives it to those who wait for it.
+    /// Puts a clean block of the present version into the table, and gives it to those who wait for
+    /// it.
     pub fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
         let Some(file) = self.files.get_mut(&key) else { return };
         let mut awaited = false;
@@ -377,14 +404,14 @@ impl Reader<'_> {
         }
         let size = u64::from(self.session.block_bytes());
         let seen = Some(Seen { file: block.file, version: block.version });
-        let waiting = |file: &super::file::File| {
-            let entry = file.blocks.get(&block.index);
+        let waiting = |file: &File| {
+            let entry = file.table.get(block.index);
             file.seen == seen && matches!(entry, Some(Block::Reading { version }) if *version == block.version)
         };
         let keys: Vec<u64> = self.files.iter().filter(|(_, file)| waiting(file)).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
-            file.blocks.remove(&block.index);
+            file.table.remove(block.index);
             let valid = file.size.saturating_sub(u64::from(block.index) * size).min(size);
             if let Some(bytes) = bytes.clone().filter(|bytes| bytes.len() as u64 <= valid) {
                 self.blocks.count_disk_hit();
@@ -414,7 +441,7 @@ impl Reader<'_> {
             return;
         }
         if let Some(file) = self.files.get_mut(&key) {
-            file.arrival = Arrival::note(file.arrival, piece.stream, &piece.pages, self.session.now());
+            file.table.arrived(piece.stream, &piece.pages, self.session.now());
         }
         self.advance_reads(key);
     }
@@ -435,16 +462,16 @@ impl Reader<'_> {
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let mut late_ones = Vec::new();
-            file.blocks.retain(|index, block| match block {
+            file.table.retain(|index, block| match block {
                 Block::OnTheWay { stream, until, told } if late(*stream, *until) => {
-                    late_ones.push((*index, *told));
+                    late_ones.push((index, *told));
                     false
                 }
                 _ => true,
             });
             late_ones.sort_unstable();
-            let token = file.token;
-            // Of what was only expected the server may say that it is on its way.
+            let token = file.numbering.token();
+            // If a block was only expected, the server may say that it is on its way.
             for force in [true, false] {
                 let indexes = late_ones.iter().filter(|(_, told)| *told == force).map(|(index, _)| *index).collect();
                 let wanted = self.still_wanted(key, indexes);
