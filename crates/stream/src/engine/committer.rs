@@ -17,8 +17,8 @@ use super::blocks::Blocks;
 use super::dirty::Base;
 use super::files::Files;
 use super::locks::{LockHolder, Locks, lost_lock};
+use super::read::Read;
 use super::reader::Reader;
-use super::reading::Read;
 use super::requests::AskFor;
 use super::session::Session;
 use super::touches::Touches;
@@ -322,10 +322,10 @@ impl Committer<'_> {
     /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.
     pub fn abandon(&mut self, want: &Want) {
         match want {
-            Want::Change { txn, .. } | Want::Create { txn, .. } => {
-                if self.transactions.get(txn).is_some_and(|txn| txn.sending.is_new()) {
-                    self.transactions.remove(*txn);
-                }
+            Want::Change { txn, .. } | Want::Create { txn, .. }
+                if self.transactions.get(txn).is_some_and(|txn| txn.sending.is_new()) =>
+            {
+                self.transactions.remove(*txn);
             }
             Want::Sync { closing: Some(key), .. } => self.release(*key),
             _ => {}

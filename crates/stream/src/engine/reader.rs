@@ -10,7 +10,7 @@ use wire::{ErrorCode, Notice};
 use super::blocks::Blocks;
 use super::dirty::Base;
 use super::files::Files;
-use super::reading::Read;
+use super::read::Read;
 use super::requests::AskFor;
 use super::session::{ANSWER_TIME, Session};
 use super::table::Block;
@@ -105,7 +105,7 @@ impl Reader<'_> {
     /// The server need not know a number any more, unless a file here has it.
     pub fn close_number(&mut self, number: InodeId) {
         if let Some(volume) = self.session.link.volume()
-            && !self.files.numbered(number).is_some()
+            && self.files.numbered(number).is_none()
         {
             self.session.link.notify(Notice::FileClose { volume, file: number });
         }

@@ -4,8 +4,6 @@
 //! written here. It keeps the blocks that came for it, so a budget smaller than a read does no
 //! harm.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use codec::Codec;
 use connection::Unanswered;
@@ -15,6 +13,7 @@ use wire::{ErrorCode, PushPiece, Reply};
 
 use super::file::File;
 use super::files::Open;
+use super::read::Read;
 use super::reader::Reader;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
@@ -22,64 +21,6 @@ use super::table::Block;
 use crate::call::{Done, Handle};
 use crate::job::{BlockKey, Job};
 use crate::{ErrorKind, READ_BYTES_MAX, StreamError, estimate};
-
-/// How often a read begins anew because the file changed meanwhile, or an answer made no sense.
-const TRIES_MAX: u32 = 16;
-
-/// A read that waits.
-pub(super) struct Read {
-    pub file: u64,
-    pub since: Moment,
-    token: Token,
-    offset: u64,
-    bytes: u32,
-    done: Done<Bytes>,
-    /// The version that `parts` belong to.
-    seen: Option<Seen>,
-    parts: HashMap<u32, Bytes>,
-    tries: u32,
-    touched: bool,
-}
-
-impl Read {
-    /// Goes on with the version that a change of our own made, without the blocks that it touched.
-    pub fn rebase(&mut self, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
-        if self.seen == Some(from) {
-            self.seen = Some(to);
-            self.parts.retain(|index, _| !touched(*index));
-        }
-    }
-
-    /// Notes which version its parts are of. Those of another one are dropped.
-    fn follow(&mut self, seen: Option<Seen>) {
-        if self.seen != seen {
-            self.tries += u32::from(self.seen.is_some());
-            self.seen = seen;
-            self.parts.clear();
-        }
-    }
-
-    /// The bytes from all parts, and what was written over them. Blocks of `block` bytes.
-    fn assemble(&self, file: &File, end: u64, block: u64) -> Bytes {
-        let mut out = vec![0; (end - self.offset) as usize];
-        for (index, part) in &self.parts {
-            let start = u64::from(*index) * block;
-            let until = (start + part.len() as u64).min(end).min(file.zero_from());
-            let from = start.max(self.offset);
-            if from < until {
-                let source = &part[(from - start) as usize..(until - start) as usize];
-                out[(from - self.offset) as usize..(until - self.offset) as usize].copy_from_slice(source);
-            }
-        }
-        file.unsent.overlay().copy_into(self.offset, &mut out);
-        out.into()
-    }
-
-    /// Whether bytes of this range are read.
-    fn overlaps(&self, start: u64, end: u64) -> bool {
-        start < self.offset.saturating_add(u64::from(self.bytes)) && end > self.offset
-    }
-}
 
 /// Where a block is that a read needs.
 enum Found {
@@ -106,18 +47,7 @@ impl Reader<'_> {
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         let id = self.session.next_id();
-        let read = Read {
-            file,
-            since: self.session.now(),
-            token,
-            offset,
-            bytes: bytes.min(READ_BYTES_MAX),
-            done,
-            seen: None,
-            parts: HashMap::new(),
-            tries: 0,
-            touched: false,
-        };
+        let read = Read::new(file, token, (offset, bytes.min(READ_BYTES_MAX)), done, self.session.now());
         self.reads.insert(id, read);
         self.files.works_on(file);
         if let Some(file) = self.files.get_mut(&file) {
@@ -133,8 +63,9 @@ impl Reader<'_> {
             if let Some(file) = self.files.get_mut(&read.file) {
                 file.reads.remove(&id);
             }
-            self.session.finish(read.done, outcome);
-            self.drop_unused(read.file);
+            let file = read.file;
+            self.session.finish(read.into_done(), outcome);
+            self.drop_unused(file);
         }
     }
 
@@ -154,7 +85,7 @@ impl Reader<'_> {
         let key = read.file;
         let unsure = self.files.get(&key).is_some_and(|file| file.unsure && !file.gone);
         let look = if unsure { Ok(Look::Missing(Vec::new())) } else { self.look(&mut read) };
-        let token = read.token;
+        let token = read.token();
         self.reads.insert(id, read);
         match look {
             Ok(Look::Done(bytes)) => self.end_read(id, Ok(bytes)),
@@ -167,16 +98,16 @@ impl Reader<'_> {
     fn look(&mut self, read: &mut Read) -> Result<Look, StreamError> {
         let block = u64::from(self.session.block_bytes());
         let Some(file) = self.files.get_mut(&read.file) else { return Err(StreamError::bad_handle()) };
-        let end = read.offset.saturating_add(u64::from(read.bytes)).min(file.effective_size());
-        if read.offset >= end {
+        let (offset, end) = read.range(file.effective_size());
+        if offset >= end {
             return Ok(Look::Done(Bytes::new()));
         }
         read.follow(file.seen);
-        if read.tries > TRIES_MAX {
+        if read.is_hopeless() {
             let text = "it changes faster than it can be read; try again, or take a lease";
             return Err(StreamError::new(ErrorKind::Failed, &file.path, text));
         }
-        let (first, last) = (read.offset / block, (end - 1) / block);
+        let (first, last) = (offset / block, (end - 1) / block);
         if last > u64::from(u32::MAX) {
             return Err(StreamError::new(ErrorKind::TooLarge, &file.path, "it is too large for its data blocks"));
         }
@@ -185,18 +116,18 @@ impl Reader<'_> {
         for index in first as u32..=last as u32 {
             let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
             let start = u64::from(index) * block;
-            let (from, until) = (start.max(read.offset), (start + block).min(end));
+            let (from, until) = (start.max(offset), (start + block).min(end));
             // Behind what the server has of it there are zeros.
             let needed = until.min(zero_from);
             if from >= needed || file.table.present().is_hole(index) || file.unsent.overlay().covers(from, needed) {
                 continue;
             }
-            if read.parts.contains_key(&index) {
+            if read.has(index) {
                 continue;
             }
             match self.find(read.file, index) {
                 Found::Here(bytes, fresh) => {
-                    read.parts.insert(index, bytes);
+                    read.put(index, bytes);
                     touches.push((index, fresh));
                 }
                 Found::Awaited => waiting = true,
@@ -207,10 +138,9 @@ impl Reader<'_> {
                 Found::Absent => absent.push(index),
             }
         }
-        if !read.touched {
-            read.touched = true;
+        if read.touch() {
             // The server sees the first block of the first request itself.
-            let (of, more) = ((read.file, read.token), absent.get(1..).unwrap_or_default());
+            let (of, more) = ((read.file, read.token()), absent.get(1..).unwrap_or_default());
             self.touches.touch(of, &touches, absent.first().copied(), more, self.files, self.session);
         }
         if waiting || !absent.is_empty() {
@@ -320,8 +250,8 @@ impl Reader<'_> {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         for id in reads {
             let Some(read) = self.reads.get_mut(&id) else { continue };
-            read.tries += 1;
-            if read.tries > TRIES_MAX {
+            read.count_try();
+            if read.is_hopeless() {
                 self.end_read(id, Err(error.clone()));
             } else {
                 self.advance_read(id);
@@ -389,7 +319,7 @@ impl Reader<'_> {
             let start = u64::from(index) * block;
             if read.overlaps(start, start + block) {
                 awaited = true;
-                read.parts.insert(index, bytes.clone());
+                read.put(index, bytes.clone());
             }
         }
         self.blocks.insert((key, file), index, &bytes, pushed, awaited);
@@ -487,7 +417,7 @@ impl Reader<'_> {
         let waits = |index: u32| {
             let (start, end) = (u64::from(index) * block, (u64::from(index) + 1) * block);
             let mut reads = reads.into_iter().flatten().filter_map(|id| self.reads.get(id));
-            reads.any(|read| read.overlaps(start, end) && !read.parts.contains_key(&index))
+            reads.any(|read| read.overlaps(start, end) && !read.has(index))
         };
         indexes.into_iter().filter(|index| waits(*index)).collect()
     }
