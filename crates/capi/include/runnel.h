@@ -76,8 +76,8 @@ typedef struct runnel_folder runnel_folder;
 typedef struct runnel_volume runnel_volume;
 
 /**
- * How a volume is used. Fill it with runnel_options_init(&options, sizeof options) and change what you
- * like; zeros and NULLs are never nonsense. Strings are copied.
+ * How a volume is used. Fill it with runnel_options_init(&options, sizeof options) and change what
+ * you like; zeros and NULLs are never nonsense. Strings are copied.
  */
 typedef struct runnel_options {
     /**
@@ -89,13 +89,13 @@ typedef struct runnel_options {
      */
     uint64_t memory_bytes;
     /**
-     * Bytes of changes in memory that the server has not got yet. Beyond half of it they are sent without
-     * a sync; beyond all of it writes wait for the server. Default 8 MiB.
+     * Bytes of changes in memory that the server has not got yet. Beyond half of it they are sent
+     * without a sync; beyond all of it writes wait for the server. Default 8 MiB.
      */
     uint64_t dirty_bytes;
     /**
-     * A folder of this device for blocks that leave memory; they are there again after a restart. One
-     * volume and one process for each folder. Default NULL: none.
+     * A folder of this device for blocks that leave memory; they are there again after a restart.
+     * One volume and one process for each folder. Default NULL: none.
      */
     const char *cache_folder;
     /**
@@ -103,9 +103,9 @@ typedef struct runnel_options {
      */
     uint64_t cache_bytes;
     /**
-     * A folder of this device for changes that the server has not got yet, while it is away. They are sent
-     * when the volume is connected again, after a restart too. One volume and one process for each folder.
-     * Default NULL: they stay in memory, and are lost with the process.
+     * A folder of this device for changes that the server has not got yet, while it is away. They
+     * are sent when the volume is connected again, after a restart too. One volume and one process
+     * for each folder. Default NULL: they stay in memory, and are lost with the process.
      */
     const char *unsent_folder;
     /**
@@ -113,26 +113,28 @@ typedef struct runnel_options {
      */
     uint64_t unsent_bytes;
     /**
-     * Bytes per second that the server may send to this process. Default 0: as much as the link takes.
+     * Bytes per second that the server may send to this process. Default 0: as much as the link
+     * takes.
      */
     uint64_t rate_bytes_per_second;
     /**
-     * Milliseconds that any call waits at most; runnel_set_deadline changes it later. Default 30000.
+     * Milliseconds that any call waits at most; runnel_set_deadline changes it later. Default
+     * 30000.
      */
     uint32_t deadline_ms;
     /**
-     * Milliseconds after which calls fail while the server is away, though their deadline is later.
-     * Default 0: they wait until their deadline.
+     * Milliseconds after which calls fail while the server is away, though their deadline is
+     * later. Default 0: they wait until their deadline.
      */
     uint32_t away_ms;
     /**
-     * Milliseconds that attributes and listings are believed without asking again; runnel_open asks
-     * always. Default 1000.
+     * Milliseconds that attributes and listings are believed without asking again; runnel_open
+     * asks always. Default 1000.
      */
     uint32_t names_ms;
     /**
-     * 1: open a volume for writing over runnel:// to another machine, though others on the way can read
-     * and change what is sent. Default 0: that is EACCES.
+     * 1: open a volume for writing over runnel:// to another machine, though others on the way can
+     * read and change what is sent. Default 0: that is EACCES.
      */
     uint32_t insecure;
     /**
@@ -140,8 +142,8 @@ typedef struct runnel_options {
      */
     const char *authorities_file;
     /**
-     * For servers that ask who we are: a PEM file with our certificate, and one with its key. Default
-     * NULL: none.
+     * For servers that ask who we are: a PEM file with our certificate, and one with its key.
+     * Default NULL: none.
      */
     const char *certificate_file;
     /**
@@ -171,7 +173,8 @@ typedef struct runnel_info {
      */
     int64_t mtime_ns;
     /**
-     * Kind and permission bits, as st_mode of <sys/stat.h>: S_ISREG, S_ISDIR and S_ISLNK tell the kind.
+     * Kind and permission bits, as st_mode of <sys/stat.h>: S_ISREG, S_ISDIR and S_ISLNK tell the
+     * kind.
      */
     uint32_t mode;
     /**
@@ -209,9 +212,9 @@ typedef struct runnel_entry {
 } runnel_entry;
 
 /**
- * Told of one change that did not get to the server and never will: the file, the bytes of the change
- * with what describes it, why, and the file of this device where the change lies now (NULL: nowhere).
- * The strings are valid during the call only. It must return, and may call the library.
+ * Told of one change that did not get to the server and never will: the file, the bytes of the
+ * change with what describes it, why, and the file of this device where the change lies now (NULL:
+ * nowhere). The strings are valid during the call only. It must return, and may call the library.
  */
 typedef void (*runnel_lost_callback)(void *context,
                                      const char *path,
@@ -314,27 +317,25 @@ extern "C" {
 int runnel_options_init(struct runnel_options *options, size_t size);
 
 /**
- * Connects to a volume: runnel://host[:port]/volume/name, or runnels:// if the library was built with
- * TLS. Options may be NULL. Waits for the server until the deadline of the options.
+ * Connects to a volume: runnel://host[:port]/volume/name, or runnels:// if the library was built
+ * with TLS. Options may be NULL. Waits for the server until the deadline of the options.
  *
  * The connection is kept alive from then on: if it is lost, the library tries to get it back, and
  * calls wait meanwhile, each until its deadline.
  *
- * Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO (no
- * server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
- * the library).
+ * Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO
+ * (no server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a
+ * forked child of a process that uses the library).
  */
-struct runnel_volume *runnel_connect(const char *url,
-                                     const struct runnel_options *options);
+struct runnel_volume *runnel_connect(const char *url, const struct runnel_options *options);
 
 /**
- * Sets how long calls on a volume and on its files wait at most, milliseconds; files with a deadline
- * of their own keep it. 0: what would have to wait fails with ETIMEDOUT.
+ * Sets how long calls on a volume and on its files wait at most, milliseconds; files with a
+ * deadline of their own keep it. 0: what would have to wait fails with ETIMEDOUT.
  *
  * Returns 0, or -1 with errno EINVAL or EBADF.
  */
-int runnel_set_deadline(struct runnel_volume *volume,
-                        uint32_t milliseconds);
+int runnel_set_deadline(struct runnel_volume *volume, uint32_t milliseconds);
 
 /**
  * Caps what the server sends to this process for the volume, bytes per second; 0: no limit.
@@ -344,16 +345,17 @@ int runnel_set_deadline(struct runnel_volume *volume,
 int runnel_limit(struct runnel_volume *volume, uint64_t bytes_per_second);
 
 /**
- * Opens a regular file. flags are those of <fcntl.h>: one of O_RDONLY, O_WRONLY and O_RDWR, and any of
- * O_CREAT, O_EXCL, O_TRUNC and O_APPEND; O_CLOEXEC, O_NOCTTY, O_NOFOLLOW and O_LARGEFILE change
- * nothing; others are refused. mode is used with O_CREAT: permission bits, from which no umask is
- * taken. Paths begin at the top of the volume, with or without a slash. Symbolic links are not
- * followed.
+ * Opens a regular file. flags are those of <fcntl.h>: one of O_RDONLY, O_WRONLY and O_RDWR, and
+ * any of O_CREAT, O_EXCL, O_TRUNC and O_APPEND; O_CLOEXEC, O_NOCTTY, O_NOFOLLOW and O_LARGEFILE
+ * change nothing; others are refused. mode is used with O_CREAT: permission bits, from which no
+ * umask is taken. Paths begin at the top of the volume, with or without a slash. Symbolic links
+ * are not followed.
  *
  * The server is asked for the present state of the file, so that whatever was synced or closed
  * anywhere before is seen.
  *
- * Returns NULL with errno set: ENOENT, EEXIST, EISDIR, EROFS, EACCES, ETIMEDOUT, EINVAL, EBADF, ...
+ * Returns NULL with errno set: ENOENT, EEXIST, EISDIR, EROFS, EACCES, ETIMEDOUT, EINVAL, EBADF,
+ * ...
  */
 struct runnel_file *runnel_open(struct runnel_volume *volume,
                                 const char *path,
@@ -361,48 +363,40 @@ struct runnel_file *runnel_open(struct runnel_volume *volume,
                                 uint32_t mode);
 
 /**
- * Reads up to length bytes at the file's position, and moves it. Fewer bytes are read at the end of
- * the file, or when the deadline comes after some of them.
+ * Reads up to length bytes at the file's position, and moves it. Fewer bytes are read at the end
+ * of the file, or when the deadline comes after some of them.
  *
- * Returns the bytes read, 0 at the end of the file, or -1 with errno set: ETIMEDOUT, EBADF, ESTALE,
- * EIO, ...
+ * Returns the bytes read, 0 at the end of the file, or -1 with errno set: ETIMEDOUT, EBADF,
+ * ESTALE, EIO, ...
  */
 ssize_t runnel_read(struct runnel_file *file, void *buffer, size_t length);
 
 /**
- * Reads up to length bytes at an offset; otherwise as runnel_read. The position of the file plays no
- * part.
+ * Reads up to length bytes at an offset; otherwise as runnel_read. The position of the file plays
+ * no part.
  *
  * Returns the bytes read, 0 at the end of the file, or -1 with errno set.
  */
-ssize_t runnel_pread(struct runnel_file *file,
-                     void *buffer,
-                     size_t length,
-                     int64_t offset);
+ssize_t runnel_pread(struct runnel_file *file, void *buffer, size_t length, int64_t offset);
 
 /**
- * Writes length bytes at the file's position (with O_APPEND: at the end), and moves it behind them.
- * All handles of the volume in this process see them at once; the server has them for certain after
- * runnel_fsync. Waits only if too much is unsent.
+ * Writes length bytes at the file's position (with O_APPEND: at the end), and moves it behind
+ * them. All handles of the volume in this process see them at once; the server has them for
+ * certain after runnel_fsync. Waits only if too much is unsent.
  *
- * Returns the bytes written, fewer than length if the deadline comes in between, or -1 with errno set:
- * ETIMEDOUT (it may be done yet: with O_APPEND look at the size before repeating it), ESTALE (somebody
- * else changed the file), ENOSPC, EBADF, EROFS, ...
+ * Returns the bytes written, fewer than length if the deadline comes in between, or -1 with errno
+ * set: ETIMEDOUT (it may be done yet: with O_APPEND look at the size before repeating it), ESTALE
+ * (somebody else changed the file), ENOSPC, EBADF, EROFS, ...
  */
-ssize_t runnel_write(struct runnel_file *file,
-                     const void *buffer,
-                     size_t length);
+ssize_t runnel_write(struct runnel_file *file, const void *buffer, size_t length);
 
 /**
- * Writes length bytes at an offset; otherwise as runnel_write. The position of the file plays no part.
- * With O_APPEND the bytes go to the end, as with Linux.
+ * Writes length bytes at an offset; otherwise as runnel_write. The position of the file plays no
+ * part. With O_APPEND the bytes go to the end, as with Linux.
  *
  * Returns the bytes written, or -1 with errno set.
  */
-ssize_t runnel_pwrite(struct runnel_file *file,
-                      const void *buffer,
-                      size_t length,
-                      int64_t offset);
+ssize_t runnel_pwrite(struct runnel_file *file, const void *buffer, size_t length, int64_t offset);
 
 /**
  * Moves the file's position: whence is SEEK_SET, SEEK_CUR or SEEK_END; SEEK_DATA and SEEK_HOLE are
@@ -428,22 +422,22 @@ int runnel_fstat(struct runnel_file *file, struct runnel_info *info);
 int runnel_ftruncate(struct runnel_file *file, int64_t size);
 
 /**
- * Returns 0 when all that was written to the file is on the server's stable storage. Otherwise -1 with
- * errno set:
+ * Returns 0 when all that was written to the file is on the server's stable storage. Otherwise -1
+ * with errno set:
  *
- * ETIMEDOUT: not yet; it goes on, and a later runnel_fsync tells the outcome. ESTALE: somebody else
- * changed the file; nothing of these changes was taken; they can still be read here until the file is
- * closed. ENOSPC, EACCES, EBUSY (a lease of somebody else), EIO: the server refused them. An error of
- * earlier changes is told once for each open file.
+ * ETIMEDOUT: not yet; it goes on, and a later runnel_fsync tells the outcome. ESTALE: somebody
+ * else changed the file; nothing of these changes was taken; they can still be read here until the
+ * file is closed. ENOSPC, EACCES, EBUSY (a lease of somebody else), EIO: the server refused them.
+ * An error of earlier changes is told once for each open file.
  */
 int runnel_fsync(struct runnel_file *file);
 
 /**
- * As runnel_fsync if the file is open for writing, and the file is closed in any case: the handle must
- * not be used again, whatever the outcome.
+ * As runnel_fsync if the file is open for writing, and the file is closed in any case: the handle
+ * must not be used again, whatever the outcome.
  *
- * Returns 0, or -1 with errno set: as runnel_fsync (after ETIMEDOUT, runnel_sync tells the outcome);
- * EBADF for a handle that is not open.
+ * Returns 0, or -1 with errno set: as runnel_fsync (after ETIMEDOUT, runnel_sync tells the
+ * outcome); EBADF for a handle that is not open.
  */
 int runnel_close(struct runnel_file *file);
 
@@ -455,15 +449,13 @@ int runnel_close(struct runnel_file *file);
 int runnel_set_file_deadline(struct runnel_file *file, uint32_t milliseconds);
 
 /**
- * Says that a part of the file will be read soon: what of it is not here is sent by the server, behind
- * what calls wait for. A hint: it never waits, and what it asks for may be dropped when memory is
- * short.
+ * Says that a part of the file will be read soon: what of it is not here is sent by the server,
+ * behind what calls wait for. A hint: it never waits, and what it asks for may be dropped when
+ * memory is short.
  *
  * Returns 0, or -1 with errno EINVAL or EBADF.
  */
-int runnel_prefetch(struct runnel_file *file,
-                    uint64_t offset,
-                    uint64_t length);
+int runnel_prefetch(struct runnel_file *file, uint64_t offset, uint64_t length);
 
 /**
  * As runnel_prefetch, for up to 1024 parts, which will be read in this order.
@@ -475,37 +467,31 @@ int runnel_prefetch_ranges(struct runnel_file *file,
                            size_t count);
 
 /**
- * Says how much of the link the file gets for what is sent ahead of reads, whatever its profile says:
- * what is RUNNEL_RATE_REST, RUNNEL_RATE_PERCENT or RUNNEL_RATE_BYTES. What a call waits for comes
- * first in any case.
+ * Says how much of the link the file gets for what is sent ahead of reads, whatever its profile
+ * says: what is RUNNEL_RATE_REST, RUNNEL_RATE_PERCENT or RUNNEL_RATE_BYTES. What a call waits for
+ * comes first in any case.
  *
  * Returns 0, or -1 with errno EINVAL or EBADF.
  */
-int runnel_rate(struct runnel_file *file,
-                int what,
-                uint64_t amount);
+int runnel_rate(struct runnel_file *file, int what, uint64_t amount);
 
 /**
  * Takes, renews or gives back a lease of the file for this device: kind is RUNNEL_LEASE_SHARED,
- * RUNNEL_LEASE_EXCLUSIVE or RUNNEL_LEASE_NONE. It ends by itself after the milliseconds, or a while
- * after the device is gone. Sync what was written under a lease before giving it back.
+ * RUNNEL_LEASE_EXCLUSIVE or RUNNEL_LEASE_NONE. It ends by itself after the milliseconds, or a
+ * while after the device is gone. Sync what was written under a lease before giving it back.
  *
- * Returns how long it holds, milliseconds, which may be less than asked for (0 if it was given back),
- * or -1 with errno set: EBUSY (somebody else holds one), ETIMEDOUT, EINVAL, ...
+ * Returns how long it holds, milliseconds, which may be less than asked for (0 if it was given
+ * back), or -1 with errno set: EBUSY (somebody else holds one), ETIMEDOUT, EINVAL, ...
  */
-int64_t runnel_lease(struct runnel_file *file,
-                     int kind,
-                     uint32_t milliseconds);
+int64_t runnel_lease(struct runnel_file *file, int kind, uint32_t milliseconds);
 
 /**
- * Tells what is known of the file, folder or link at a path, with what was changed here and not sent
- * yet. Links are not followed.
+ * Tells what is known of the file, folder or link at a path, with what was changed here and not
+ * sent yet. Links are not followed.
  *
  * Returns 0, or -1 with errno set: ENOENT, ENOTDIR, ETIMEDOUT, ...
  */
-int runnel_stat(struct runnel_volume *volume,
-                const char *path,
-                struct runnel_info *info);
+int runnel_stat(struct runnel_volume *volume, const char *path, struct runnel_info *info);
 
 /**
  * Removes a file or symbolic link; what was written to it and not sent is dropped.
@@ -517,11 +503,10 @@ int runnel_unlink(struct runnel_volume *volume, const char *path);
 /**
  * Renames a file, folder or link, and replaces what has the new name.
  *
- * Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTEMPTY, EROFS, ESTALE, ...
+ * Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTEMPTY, EROFS, ESTALE,
+ * ...
  */
-int runnel_rename(struct runnel_volume *volume,
-                  const char *from,
-                  const char *to);
+int runnel_rename(struct runnel_volume *volume, const char *from, const char *to);
 
 /**
  * Makes a folder.
@@ -533,10 +518,10 @@ int runnel_mkdir(struct runnel_volume *volume, const char *path, uint32_t mode);
 /**
  * Removes an empty folder.
  *
- * Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTDIR, ENOTEMPTY, EROFS, ...
+ * Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTDIR, ENOTEMPTY, EROFS,
+ * ...
  */
-int runnel_rmdir(struct runnel_volume *volume,
-                 const char *path);
+int runnel_rmdir(struct runnel_volume *volume, const char *path);
 
 /**
  * Cuts a file to a size, or extends it with a hole.
@@ -560,8 +545,8 @@ int runnel_chmod(struct runnel_volume *volume, const char *path, uint32_t mode);
 int runnel_utime(struct runnel_volume *volume, const char *path, int64_t mtime_ns);
 
 /**
- * Tells where a symbolic link points, as readlink(2): without a zero at the end, and cut if size is
- * too small.
+ * Tells where a symbolic link points, as readlink(2): without a zero at the end, and cut if size
+ * is too small.
  *
  * Returns the bytes written to target, or -1 with errno set: EINVAL (no link), ENOENT, ...
  */
@@ -590,34 +575,32 @@ int runnel_readdir(struct runnel_folder *folder, struct runnel_entry *entry);
 int runnel_closedir(struct runnel_folder *folder);
 
 /**
- * Waits until everything that was written to any file of the volume is on the server's stable storage.
+ * Waits until everything that was written to any file of the volume is on the server's stable
+ * storage.
  *
  * Returns 0, or -1 with errno set as for runnel_fsync.
  */
 int runnel_sync(struct runnel_volume *volume);
 
 /**
- * Tells of the changes of this volume that were lost so far, the latest 64, those of earlier processes
- * that were in its folder of unsent changes among them. told may be NULL, to count them only.
+ * Tells of the changes of this volume that were lost so far, the latest 64, those of earlier
+ * processes that were in its folder of unsent changes among them. told may be NULL, to count them
+ * only.
  *
  * Returns their number, or -1 with errno EINVAL or EBADF.
  */
-int runnel_lost(struct runnel_volume *volume,
-                runnel_lost_callback told,
-                void *context);
+int runnel_lost(struct runnel_volume *volume, runnel_lost_callback told, void *context);
 
 /**
- * Syncs everything, until the volume's deadline at most, and ends the volume: its files and calls that
- * wait in other threads fail from then on, and the handle must not be used again, whatever the
- * outcome. told (may be NULL) hears of changes that are lost by it.
+ * Syncs everything, until the volume's deadline at most, and ends the volume: its files and calls
+ * that wait in other threads fail from then on, and the handle must not be used again, whatever
+ * the outcome. told (may be NULL) is called for changes that are lost by it.
  *
  * Returns 0 if the server has everything, or -1 with errno set: ETIMEDOUT or another one of
  * runnel_sync if changes were left in the folder of unsent changes, to be sent when the volume is
  * connected again, or are lost; EINVAL or EBADF.
  */
-int runnel_disconnect(struct runnel_volume *volume,
-                      runnel_lost_callback told,
-                      void *context);
+int runnel_disconnect(struct runnel_volume *volume, runnel_lost_callback told, void *context);
 
 /**
  * Tells what a volume is, holds and did. size is sizeof(runnel_state) of the program. Never waits.
@@ -632,8 +615,8 @@ int runnel_status(struct runnel_volume *volume, struct runnel_state *state, size
 const char *runnel_version(void);
 
 /**
- * What the last call of this thread that failed had to say: what happened, to which file, and what to
- * do about it.
+ * What the last call of this thread that failed had to say: what happened, to which file, and what
+ * to do about it.
  *
  * Never NULL; empty if nothing failed yet. Valid until the next call of this thread that fails, so
  * copy what you keep.

@@ -1,4 +1,4 @@
-//! How calls fail: an error number, and a message for people, of the calling thread.
+//! Errors of calls: a number, and a message for people, of the calling thread.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -32,8 +32,8 @@ impl Failure {
     }
 }
 
-/// Runs one call of the interface: a failure goes to `errno` and [`runnel_errmsg`], and `failed` to the
-/// caller. A panic, which would be a defect of the library, becomes EIO.
+/// Runs one call of the interface: a failure goes to `errno` and [`runnel_errmsg`], and `failed` to
+/// the caller. A panic, which would be a defect of the library, becomes EIO.
 pub(crate) fn call<T>(failed: T, work: impl FnOnce() -> Result<T, Failure>) -> T {
     let outer = IN_CALL.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -67,15 +67,16 @@ fn tell(failure: &Failure) {
     let mut bytes: Vec<u8> = failure.message.bytes().map(|byte| if byte == 0 { b'?' } else { byte }).collect();
     let end = (0..=MESSAGE_BYTES_MAX).rev().find(|at| failure.message.is_char_boundary(*at)).unwrap_or(0);
     bytes.truncate(end);
-    // Without zeros in it there is nothing to refuse; a thread that is ending has no message any more.
+    // Without zeros in it there is nothing to refuse; a thread that is ending has no message any
+    // more.
     let message = CString::new(bytes).unwrap_or_default();
     let _ = MESSAGE.try_with(|kept| *kept.borrow_mut() = message);
     // SAFETY: the C library's own place for the error number of this thread, always valid.
     unsafe { *libc::__errno_location() = failure.errno };
 }
 
-/// What the last call of this thread that failed had to say: what happened, to which file, and what to
-/// do about it.
+/// What the last call of this thread that failed had to say: what happened, to which file, and what
+/// to do about it.
 ///
 /// Never NULL; empty if nothing failed yet. Valid until the next call of this thread that fails, so
 /// copy what you keep.

@@ -103,16 +103,17 @@ impl File {
     }
 }
 
-/// Opens a regular file. flags are those of <fcntl.h>: one of O_RDONLY, O_WRONLY and O_RDWR, and any of
-/// O_CREAT, O_EXCL, O_TRUNC and O_APPEND; O_CLOEXEC, O_NOCTTY, O_NOFOLLOW and O_LARGEFILE change
-/// nothing; others are refused. mode is used with O_CREAT: permission bits, from which no umask is
-/// taken. Paths begin at the top of the volume, with or without a slash. Symbolic links are not
-/// followed.
+/// Opens a regular file. flags are those of <fcntl.h>: one of O_RDONLY, O_WRONLY and O_RDWR, and
+/// any of O_CREAT, O_EXCL, O_TRUNC and O_APPEND; O_CLOEXEC, O_NOCTTY, O_NOFOLLOW and O_LARGEFILE
+/// change nothing; others are refused. mode is used with O_CREAT: permission bits, from which no
+/// umask is taken. Paths begin at the top of the volume, with or without a slash. Symbolic links
+/// are not followed.
 ///
 /// The server is asked for the present state of the file, so that whatever was synced or closed
 /// anywhere before is seen.
 ///
-/// Returns NULL with errno set: ENOENT, EEXIST, EISDIR, EROFS, EACCES, ETIMEDOUT, EINVAL, EBADF, ...
+/// Returns NULL with errno set: ENOENT, EEXIST, EISDIR, EROFS, EACCES, ETIMEDOUT, EINVAL, EBADF,
+/// ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_open(
     volume: *mut runnel_volume,
@@ -179,11 +180,11 @@ fn how(flags: c_int, mode: u32) -> Result<OpenHow, Failure> {
 const O_LARGEFILE_KERNEL: c_int =
     if cfg!(any(target_arch = "arm", target_arch = "aarch64")) { 0o400000 } else { 0o100000 };
 
-/// Reads up to length bytes at the file's position, and moves it. Fewer bytes are read at the end of
-/// the file, or when the deadline comes after some of them.
+/// Reads up to length bytes at the file's position, and moves it. Fewer bytes are read at the end
+/// of the file, or when the deadline comes after some of them.
 ///
-/// Returns the bytes read, 0 at the end of the file, or -1 with errno set: ETIMEDOUT, EBADF, ESTALE,
-/// EIO, ...
+/// Returns the bytes read, 0 at the end of the file, or -1 with errno set: ETIMEDOUT, EBADF,
+/// ESTALE, EIO, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_read(file: *mut runnel_file, buffer: *mut c_void, length: usize) -> libc::ssize_t {
     call(-1, || {
@@ -197,8 +198,8 @@ pub extern "C" fn runnel_read(file: *mut runnel_file, buffer: *mut c_void, lengt
     })
 }
 
-/// Reads up to length bytes at an offset; otherwise as runnel_read. The position of the file plays no
-/// part.
+/// Reads up to length bytes at an offset; otherwise as runnel_read. The position of the file plays
+/// no part.
 ///
 /// Returns the bytes read, 0 at the end of the file, or -1 with errno set.
 #[unsafe(no_mangle)]
@@ -216,13 +217,13 @@ pub extern "C" fn runnel_pread(
     })
 }
 
-/// Writes length bytes at the file's position (with O_APPEND: at the end), and moves it behind them.
-/// All handles of the volume in this process see them at once; the server has them for certain after
-/// runnel_fsync. Waits only if too much is unsent.
+/// Writes length bytes at the file's position (with O_APPEND: at the end), and moves it behind
+/// them. All handles of the volume in this process see them at once; the server has them for
+/// certain after runnel_fsync. Waits only if too much is unsent.
 ///
-/// Returns the bytes written, fewer than length if the deadline comes in between, or -1 with errno set:
-/// ETIMEDOUT (it may be done yet: with O_APPEND look at the size before repeating it), ESTALE (somebody
-/// else changed the file), ENOSPC, EBADF, EROFS, ...
+/// Returns the bytes written, fewer than length if the deadline comes in between, or -1 with errno
+/// set: ETIMEDOUT (it may be done yet: with O_APPEND look at the size before repeating it), ESTALE
+/// (somebody else changed the file), ENOSPC, EBADF, EROFS, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_write(file: *mut runnel_file, buffer: *const c_void, length: usize) -> libc::ssize_t {
     call(-1, || {
@@ -232,15 +233,16 @@ pub extern "C" fn runnel_write(file: *mut runnel_file, buffer: *const c_void, le
         let mut position = file.position.claim(deadline, &file.name)?;
         let written = file.write(bytes, position.at(), deadline)?;
         let end = position.at() + written as u64;
-        // The bytes are written whether or not the end can be told now; then the position counts what was written.
+        // The bytes are written whether or not the end can be told now; then the position counts
+        // what was written.
         let end = if file.append { file.info(deadline).map_or(end, |info| info.size) } else { end };
         position.move_to(end);
         Ok(written as libc::ssize_t)
     })
 }
 
-/// Writes length bytes at an offset; otherwise as runnel_write. The position of the file plays no part.
-/// With O_APPEND the bytes go to the end, as with Linux.
+/// Writes length bytes at an offset; otherwise as runnel_write. The position of the file plays no
+/// part. With O_APPEND the bytes go to the end, as with Linux.
 ///
 /// Returns the bytes written, or -1 with errno set.
 #[unsafe(no_mangle)]
@@ -320,13 +322,13 @@ pub extern "C" fn runnel_ftruncate(file: *mut runnel_file, size: i64) -> c_int {
     })
 }
 
-/// Returns 0 when all that was written to the file is on the server's stable storage. Otherwise -1 with
-/// errno set:
+/// Returns 0 when all that was written to the file is on the server's stable storage. Otherwise -1
+/// with errno set:
 ///
-/// ETIMEDOUT: not yet; it goes on, and a later runnel_fsync tells the outcome. ESTALE: somebody else
-/// changed the file; nothing of these changes was taken; they can still be read here until the file is
-/// closed. ENOSPC, EACCES, EBUSY (a lease of somebody else), EIO: the server refused them. An error of
-/// earlier changes is told once for each open file.
+/// ETIMEDOUT: not yet; it goes on, and a later runnel_fsync tells the outcome. ESTALE: somebody
+/// else changed the file; nothing of these changes was taken; they can still be read here until the
+/// file is closed. ENOSPC, EACCES, EBUSY (a lease of somebody else), EIO: the server refused them.
+/// An error of earlier changes is told once for each open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_fsync(file: *mut runnel_file) -> c_int {
     call(-1, || {
@@ -338,11 +340,11 @@ pub extern "C" fn runnel_fsync(file: *mut runnel_file) -> c_int {
 
 const SYNC_GOES_ON: &str = "the sync goes on; a later one tells the outcome";
 
-/// As runnel_fsync if the file is open for writing, and the file is closed in any case: the handle must
-/// not be used again, whatever the outcome.
+/// As runnel_fsync if the file is open for writing, and the file is closed in any case: the handle
+/// must not be used again, whatever the outcome.
 ///
-/// Returns 0, or -1 with errno set: as runnel_fsync (after ETIMEDOUT, runnel_sync tells the outcome);
-/// EBADF for a handle that is not open.
+/// Returns 0, or -1 with errno set: as runnel_fsync (after ETIMEDOUT, runnel_sync tells the
+/// outcome); EBADF for a handle that is not open.
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_close(file: *mut runnel_file) -> c_int {
     call(-1, || {

@@ -1,5 +1,5 @@
-//! Handles: what C programs hold is a number that looks like a pointer and is never followed, so that a handle that was
-//! closed, or never was one, is an error and nothing worse.
+//! Handles. A C program holds a number that looks like a pointer and is never followed, so a handle
+//! that was closed, or never was one, is an error and nothing worse.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,8 @@ const KIND_BITS: u32 = 2;
 /// The process that the library works in; threads do not survive a fork.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// All open handles of one kind. A number is used again only after all others, at least 2^30 of them.
+/// All open handles of one kind. A number is used again only after all others, at least 2^30 of
+/// them.
 pub(crate) struct Handles<T> {
     kind: usize,
     noun: &'static str,

@@ -14,7 +14,8 @@ pub struct runnel_info {
     pub size: u64,
     /// Time of the last change of the content, nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// Kind and permission bits, as st_mode of <sys/stat.h>: S_ISREG, S_ISDIR and S_ISLNK tell the kind.
+    /// Kind and permission bits, as st_mode of <sys/stat.h>: S_ISREG, S_ISDIR and S_ISLNK tell the
+    /// kind.
     pub mode: u32,
     /// 0.
     pub reserved: u32,

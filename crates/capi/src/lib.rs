@@ -1,14 +1,16 @@
-//! librunnel: volumes on servers for C programs, as include/runnel.h tells it.
+//! librunnel: volumes on servers for C programs, as include/runnel.h says.
 //!
-//! A thin layer over [`stream::RemoteVolume`]: it turns handles into objects (`handle`), pointers into Rust values (`raw`), the
-//! volume's callbacks into calls that wait for a stated time (`volume`), and failures into `errno` and a message of
-//! the calling thread (`error`). The header is generated from this source, so the documentation of public items here
-//! speaks to C programmers.
+//! It is a thin layer over [`stream::RemoteVolume`]: it turns handles into objects (`handle`),
+//! pointers into Rust values (`raw`), the volume's callbacks into calls that wait for a stated time
+//! (`volume`), and failures into `errno` and a message of the calling thread (`error`). The header
+//! is generated from this source, so the documentation of public items here speaks to C
+//! programmers.
 //!
-//! Nothing here writes to a terminal, handles signals or reads the environment. Threads that the library starts hold
-//! all signals back, so that those of the application arrive at threads of the application.
+//! Nothing here writes to a terminal, handles signals or reads the environment. Threads of the
+//! library hold all signals back, so those of the application arrive at threads of the application.
 
-// `no_mangle` counts as unsafe, and C has its own customs of naming; pointers are followed in `raw` alone.
+// `no_mangle` counts as unsafe, and C has its own customs of naming; pointers are followed in `raw`
+// alone.
 #![allow(unsafe_code, non_camel_case_types)]
 
 mod error;

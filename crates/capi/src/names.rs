@@ -1,4 +1,4 @@
-//! What is done to names: of files that are not open, folders and links.
+//! Calls on names: of files that are not open, folders and links.
 
 use std::ffi::{c_char, c_int};
 
@@ -24,8 +24,8 @@ fn bits(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// Tells what is known of the file, folder or link at a path, with what was changed here and not sent
-/// yet. Links are not followed.
+/// Tells what is known of the file, folder or link at a path, with what was changed here and not
+/// sent yet. Links are not followed.
 ///
 /// Returns 0, or -1 with errno set: ENOENT, ENOTDIR, ETIMEDOUT, ...
 #[unsafe(no_mangle)]
@@ -54,7 +54,8 @@ pub extern "C" fn runnel_unlink(volume: *mut runnel_volume, path: *const c_char)
 
 /// Renames a file, folder or link, and replaces what has the new name.
 ///
-/// Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTEMPTY, EROFS, ESTALE, ...
+/// Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTEMPTY, EROFS, ESTALE,
+/// ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_rename(volume: *mut runnel_volume, from: *const c_char, to: *const c_char) -> c_int {
     call(-1, || {
@@ -76,7 +77,8 @@ pub extern "C" fn runnel_mkdir(volume: *mut runnel_volume, path: *const c_char, 
 
 /// Removes an empty folder.
 ///
-/// Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTDIR, ENOTEMPTY, EROFS, ...
+/// Returns 0 when the server has done it, or -1 with errno set: ENOENT, ENOTDIR, ENOTEMPTY, EROFS,
+/// ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_rmdir(volume: *mut runnel_volume, path: *const c_char) -> c_int {
     change(volume, path, |remote, path, done| remote.remove_folder(path, done))
@@ -109,8 +111,8 @@ pub extern "C" fn runnel_utime(volume: *mut runnel_volume, path: *const c_char, 
     change(volume, path, |remote, path, done| remote.set_time(path, mtime_ns, done))
 }
 
-/// Tells where a symbolic link points, as readlink(2): without a zero at the end, and cut if size is
-/// too small.
+/// Tells where a symbolic link points, as readlink(2): without a zero at the end, and cut if size
+/// is too small.
 ///
 /// Returns the bytes written to target, or -1 with errno set: EINVAL (no link), ENOENT, ...
 #[unsafe(no_mangle)]

@@ -1,4 +1,5 @@
-//! What a program can say when it connects. The struct may grow: its first field is its size, as the program knows it.
+//! Options of a connection. The struct may grow: its first field is its size, as the program knows
+//! it.
 
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ const FOLDER_BYTES_DEFAULT: u64 = 64 << 20;
 /// Time for a call when nobody says: as long as a person waits before trying something else.
 const DEADLINE_MS_DEFAULT: u32 = 30_000;
 
-/// How a volume is used. Fill it with runnel_options_init(&options, sizeof options) and change what you
-/// like; zeros and NULLs are never nonsense. Strings are copied.
+/// How a volume is used. Fill it with runnel_options_init(&options, sizeof options) and change what
+/// you like; zeros and NULLs are never nonsense. Strings are copied.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct runnel_options {
@@ -26,37 +27,39 @@ pub struct runnel_options {
     pub size: usize,
     /// Bytes of data blocks that are kept in memory. Default 16 MiB.
     pub memory_bytes: u64,
-    /// Bytes of changes in memory that the server has not got yet. Beyond half of it they are sent without
-    /// a sync; beyond all of it writes wait for the server. Default 8 MiB.
+    /// Bytes of changes in memory that the server has not got yet. Beyond half of it they are sent
+    /// without a sync; beyond all of it writes wait for the server. Default 8 MiB.
     pub dirty_bytes: u64,
-    /// A folder of this device for blocks that leave memory; they are there again after a restart. One
-    /// volume and one process for each folder. Default NULL: none.
+    /// A folder of this device for blocks that leave memory; they are there again after a restart.
+    /// One volume and one process for each folder. Default NULL: none.
     pub cache_folder: *const c_char,
     /// Bytes in the cache folder. Default 64 MiB.
     pub cache_bytes: u64,
-    /// A folder of this device for changes that the server has not got yet, while it is away. They are sent
-    /// when the volume is connected again, after a restart too. One volume and one process for each folder.
-    /// Default NULL: they stay in memory, and are lost with the process.
+    /// A folder of this device for changes that the server has not got yet, while it is away. They
+    /// are sent when the volume is connected again, after a restart too. One volume and one process
+    /// for each folder. Default NULL: they stay in memory, and are lost with the process.
     pub unsent_folder: *const c_char,
     /// Bytes in that folder. Default 64 MiB.
     pub unsent_bytes: u64,
-    /// Bytes per second that the server may send to this process. Default 0: as much as the link takes.
+    /// Bytes per second that the server may send to this process. Default 0: as much as the link
+    /// takes.
     pub rate_bytes_per_second: u64,
-    /// Milliseconds that any call waits at most; runnel_set_deadline changes it later. Default 30000.
+    /// Milliseconds that any call waits at most; runnel_set_deadline changes it later. Default
+    /// 30000.
     pub deadline_ms: u32,
-    /// Milliseconds after which calls fail while the server is away, though their deadline is later.
-    /// Default 0: they wait until their deadline.
+    /// Milliseconds after which calls fail while the server is away, though their deadline is
+    /// later. Default 0: they wait until their deadline.
     pub away_ms: u32,
-    /// Milliseconds that attributes and listings are believed without asking again; runnel_open asks
-    /// always. Default 1000.
+    /// Milliseconds that attributes and listings are believed without asking again; runnel_open
+    /// asks always. Default 1000.
     pub names_ms: u32,
-    /// 1: open a volume for writing over runnel:// to another machine, though others on the way can read
-    /// and change what is sent. Default 0: that is EACCES.
+    /// 1: open a volume for writing over runnel:// to another machine, though others on the way can
+    /// read and change what is sent. Default 0: that is EACCES.
     pub insecure: u32,
     /// For runnels://: a PEM file of authorities to trust. Default NULL: those of the system.
     pub authorities_file: *const c_char,
-    /// For servers that ask who we are: a PEM file with our certificate, and one with its key. Default
-    /// NULL: none.
+    /// For servers that ask who we are: a PEM file with our certificate, and one with its key.
+    /// Default NULL: none.
     pub certificate_file: *const c_char,
     /// See certificate_file.
     pub key_file: *const c_char,

@@ -1,4 +1,5 @@
-//! Being a good guest in a process: no signals on our threads, nothing on its standard error.
+//! Threads without signals, and nothing on standard error: the library disturbs no process that it
+//! is in.
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
@@ -13,7 +14,8 @@ impl SignalsHeld {
     /// Holds them back from now on.
     pub fn new() -> SignalsHeld {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigfillset fills `all`, and pthread_sigmask, which cannot fail for SIG_SETMASK, `before`.
+        // SAFETY: sigfillset fills `all`, and pthread_sigmask, which cannot fail for SIG_SETMASK,
+        // `before`.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -25,7 +27,8 @@ impl SignalsHeld {
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        // SAFETY: the mask that this thread had; the type is neither Send nor used in another thread.
+        // SAFETY: the mask that this thread had; the type is neither Send nor used in another
+        // thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }

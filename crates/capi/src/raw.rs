@@ -1,4 +1,4 @@
-//! What comes over the border: strings, buffers and structs that C programs point at. All that can be checked is checked here,
+//! Pointers of C programs: strings, buffers and structs. All that can be checked is checked here,
 //! and nothing else in the crate follows a pointer.
 
 use std::ffi::{CStr, OsString, c_char};
@@ -22,7 +22,8 @@ pub(crate) fn bytes_of(text: *const c_char, what: &str) -> Result<Vec<u8>, Failu
     if text.is_null() {
         return Err(Failure::new(libc::EINVAL, format!("NULL where {what} is needed")));
     }
-    // SAFETY: not NULL, and the header asks for a string that ends with a zero; strnlen stops there, or at the limit.
+    // SAFETY: not NULL, and the header asks for a string that ends with a zero; strnlen stops
+    // there, or at the limit.
     let length = unsafe { libc::strnlen(text, TEXT_BYTES_MAX) };
     if length == TEXT_BYTES_MAX {
         return Err(Failure::new(libc::ENAMETOOLONG, format!("{what} has more than {} bytes", TEXT_BYTES_MAX - 1)));
@@ -49,7 +50,8 @@ pub(crate) fn buffer<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Fa
         return Ok(&[]);
     }
     check_buffer(bytes, length)?;
-    // SAFETY: not NULL and no wild length; the header asks for `length` readable bytes that nobody changes during the call.
+    // SAFETY: not NULL and no wild length; the header asks for `length` readable bytes that nobody
+    // changes during the call.
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
@@ -80,7 +82,8 @@ pub(crate) fn check_buffer(bytes: *const u8, length: usize) -> Result<(), Failur
 /// Copies `from` to a buffer that [`check_buffer`] accepted for at least as many bytes.
 pub(crate) fn fill(buffer: *mut u8, from: &[u8]) {
     if !from.is_empty() {
-        // SAFETY: the caller checked the buffer for at least this length; our bytes are never the caller's.
+        // SAFETY: the caller checked the buffer for at least this length; our bytes are never the
+        // caller's.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), buffer, from.len()) };
     }
 }
@@ -88,7 +91,8 @@ pub(crate) fn fill(buffer: *mut u8, from: &[u8]) {
 /// Writes an answer to where the caller wants it, if it wants it.
 pub(crate) fn put<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: not NULL, and the header asks for room for the struct; it may lie unaligned, and is overwritten unread.
+        // SAFETY: not NULL, and the header asks for room for the struct; it may lie unaligned, and
+        // is overwritten unread.
         unsafe { place.write_unaligned(value) };
     }
 }
@@ -109,8 +113,8 @@ pub(crate) fn path_of(text: *const c_char, what: &str) -> Result<PathBuf, Failur
     Ok(PathBuf::from(OsString::from_vec(bytes_of(text, what)?)))
 }
 
-/// Reads a struct whose first field is its size, as far as the caller has it, over its defaults. Any
-/// bytes must be a valid `T`.
+/// Reads a struct whose first field is its size, as far as the caller has it, over its defaults.
+/// Any bytes must be a valid `T`.
 ///
 /// # Errors
 /// EINVAL: a size that was never set, or something set that only a later library knows.
@@ -133,8 +137,9 @@ pub(crate) fn get_sized<T: Copy>(place: *const T, defaults: T, what: &str) -> Re
     }
     let mut value = defaults;
     let known = size.min(size_of::<T>());
-    // SAFETY: `known` bytes are the caller's by its own word, and no more than a `T` has; the callers of this function use structs of
-    // numbers and raw pointers only, for which all bytes are valid.
+    // SAFETY: `known` bytes are the caller's by its own word, and no more than a `T` has; the
+    // callers of this function use structs of numbers and raw pointers only, for which all bytes
+    // are valid.
     unsafe { ptr::copy_nonoverlapping(place.cast::<u8>(), (&raw mut value).cast::<u8>(), known) };
     Ok(value)
 }
@@ -148,7 +153,8 @@ pub(crate) fn put_sized<T: Copy>(place: *mut T, value: T, size: usize) -> Result
         return Err(Failure::new(libc::EINVAL, format!("a size of {size} bytes; pass sizeof the struct")));
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: the caller states that `size` bytes are there, of which no more than a `T` has are copied as bytes.
+    // SAFETY: the caller states that `size` bytes are there, of which no more than a `T` has are
+    // copied as bytes.
     unsafe { ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), place.cast::<u8>(), known) };
     // SAFETY: the rest of the `size` bytes.
     unsafe { ptr::write_bytes(place.cast::<u8>().add(known), 0, size - known) };

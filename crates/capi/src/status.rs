@@ -1,4 +1,4 @@
-//! What a volume is and did, and which library this is.
+//! The status of a volume, and the version of this library.
 
 use std::ffi::{c_char, c_int};
 
@@ -65,18 +65,18 @@ pub extern "C" fn runnel_status(volume: *mut runnel_volume, state: *mut runnel_s
             block_bytes: info.block_bytes,
             files: u32::try_from(status.handles).unwrap_or(u32::MAX),
             connections: status.connections,
-            memory_bytes: status.memory_bytes,
-            cache_bytes: status.disk_bytes,
-            hits: status.hits + status.disk_hits,
-            blocks_asked: status.blocks_asked,
-            blocks_pushed: status.blocks_pushed,
-            blocks_used: status.blocks_used,
+            memory_bytes: status.blocks.memory_bytes,
+            cache_bytes: status.blocks.disk_bytes,
+            hits: status.blocks.hits + status.blocks.disk_hits,
+            blocks_asked: status.blocks.blocks_asked,
+            blocks_pushed: status.blocks.blocks_pushed,
+            blocks_used: status.blocks.blocks_used,
             bytes_received: status.bytes_received,
             round_trip_micros: status.round_trip_micros,
             bytes_per_second: status.bytes_per_second,
-            unsent_bytes: status.unsent_bytes,
-            unsent_transactions: status.unsent_transactions,
-            stored_transactions: status.stored_transactions,
+            unsent_bytes: status.unsent.unsent_bytes,
+            unsent_transactions: status.unsent.unsent_transactions,
+            stored_transactions: status.unsent.stored_transactions,
             committed: status.committed,
             lost: status.lost.len() as u64,
         };

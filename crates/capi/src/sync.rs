@@ -1,4 +1,4 @@
-//! Getting changes to the server, and the end of a volume.
+//! Bringing changes to the server, and the end of a volume.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::file::FILES;
 use crate::quiet::SignalsHeld;
 use crate::volume::{Deadline, VOLUMES, Volume, runnel_volume};
 
-/// Told of one change that did not get to the server and never will: the file, the bytes of the change
-/// with what describes it, why, and the file of this device where the change lies now (NULL: nowhere).
-/// The strings are valid during the call only. It must return, and may call the library.
+/// Told of one change that did not get to the server and never will: the file, the bytes of the
+/// change with what describes it, why, and the file of this device where the change lies now (NULL:
+/// nowhere). The strings are valid during the call only. It must return, and may call the library.
 pub type runnel_lost_callback = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -30,7 +30,8 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
 const SYNC_GOES_ON: &str = "the changes are still being sent; a later sync tells the outcome";
 
-/// Waits until everything that was written to any file of the volume is on the server's stable storage.
+/// Waits until everything that was written to any file of the volume is on the server's stable
+/// storage.
 ///
 /// Returns 0, or -1 with errno set as for runnel_fsync.
 #[unsafe(no_mangle)]
@@ -45,8 +46,9 @@ fn sync(volume: &Volume, deadline: Deadline) -> Result<(), Failure> {
     volume.wait(deadline, volume.remote.name(), SYNC_GOES_ON, |remote, done| remote.sync_all(done))
 }
 
-/// Tells of the changes of this volume that were lost so far, the latest 64, those of earlier processes
-/// that were in its folder of unsent changes among them. told may be NULL, to count them only.
+/// Tells of the changes of this volume that were lost so far, the latest 64, those of earlier
+/// processes that were in its folder of unsent changes among them. told may be NULL, to count them
+/// only.
 ///
 /// Returns their number, or -1 with errno EINVAL or EBADF.
 #[unsafe(no_mangle)]
@@ -65,14 +67,15 @@ fn tell(lost: &[Lost], told: runnel_lost_callback, context: *mut c_void) {
         let (path, reason) = (text(&change.path), text(&change.reason));
         let kept_as = change.kept_as.as_deref().map(text);
         let kept_as = kept_as.as_ref().map_or(std::ptr::null(), |kept_as| kept_as.as_ptr());
-        // SAFETY: a function that the caller gave to be called so; all strings live until it returns.
+        // SAFETY: a function that the caller gave to be called so; all strings live until it
+        // returns.
         unsafe { told(context, path.as_ptr(), change.bytes, reason.as_ptr(), kept_as) };
     }
 }
 
-/// Syncs everything, until the volume's deadline at most, and ends the volume: its files and calls that
-/// wait in other threads fail from then on, and the handle must not be used again, whatever the
-/// outcome. told (may be NULL) hears of changes that are lost by it.
+/// Syncs everything, until the volume's deadline at most, and ends the volume: its files and calls
+/// that wait in other threads fail from then on, and the handle must not be used again, whatever
+/// the outcome. told (may be NULL) is called for changes that are lost by it.
 ///
 /// Returns 0 if the server has everything, or -1 with errno set: ETIMEDOUT or another one of
 /// runnel_sync if changes were left in the folder of unsent changes, to be sent when the volume is
@@ -105,8 +108,8 @@ pub extern "C" fn runnel_disconnect(
     })
 }
 
-/// Shuts a volume down, which takes as long as this device's storage needs to keep what was not sent;
-/// not longer than the deadline for the caller.
+/// Shuts a volume down, which takes as long as this device's storage needs to keep what was not
+/// sent; not longer than the deadline for the caller.
 fn end(volume: &Arc<Volume>, deadline: Deadline) -> Result<Vec<Lost>, Failure> {
     let (sender, receiver) = channel();
     let remote = Arc::clone(&volume.remote);

@@ -81,8 +81,8 @@ impl Volume {
         Deadline::after_ms(self.deadline_ms.load(Ordering::Relaxed))
     }
 
-    /// Makes a call and waits for its outcome. `about` and `rest` are for the message if there is none in
-    /// time.
+    /// Makes a call and waits for its outcome. `about` and `rest` are for the message if there is
+    /// none in time.
     pub fn wait<T: Answer>(
         &self,
         deadline: Deadline,
@@ -123,15 +123,15 @@ pub(crate) fn shown(path: &[u8]) -> String {
     if path.is_empty() { "the top folder".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
 }
 
-/// Connects to a volume: runnel://host[:port]/volume/name, or runnels:// if the library was built with
-/// TLS. Options may be NULL. Waits for the server until the deadline of the options.
+/// Connects to a volume: runnel://host[:port]/volume/name, or runnels:// if the library was built
+/// with TLS. Options may be NULL. Waits for the server until the deadline of the options.
 ///
 /// The connection is kept alive from then on: if it is lost, the library tries to get it back, and
 /// calls wait meanwhile, each until its deadline.
 ///
-/// Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO (no
-/// server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
-/// the library).
+/// Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO
+/// (no server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a
+/// forked child of a process that uses the library).
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_connect(url: *const c_char, options: *const runnel_options) -> *mut runnel_volume {
     call(std::ptr::null_mut(), || {
@@ -167,8 +167,8 @@ fn random_token() -> Result<Token, Failure> {
     Ok(Token(u128::from_le_bytes(bytes)))
 }
 
-/// Sets how long calls on a volume and on its files wait at most, milliseconds; files with a deadline
-/// of their own keep it. 0: what would have to wait fails with ETIMEDOUT.
+/// Sets how long calls on a volume and on its files wait at most, milliseconds; files with a
+/// deadline of their own keep it. 0: what would have to wait fails with ETIMEDOUT.
 ///
 /// Returns 0, or -1 with errno EINVAL or EBADF.
 #[unsafe(no_mangle)]

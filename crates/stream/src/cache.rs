@@ -1,5 +1,5 @@
-//! Blocks on this device's storage: one file of slots, docs/formats/outbox.md. Every block carries a hash, so what is damaged is not
-//! there; nothing is ever synced, since nothing depends on it.
+//! The disk cache: blocks in one file of slots on this device (docs/formats/outbox.md). Every block
+//! has a hash, so a damaged one counts as absent. Nothing is synced, since nothing depends on it.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Which block is in which slot of the disk cache. Slots are written in turn, which suits flash; the
-//! block that was written longest ago goes first.
+//! Which block is in which slot of the disk cache. Slots are written in turn, which suits flash;
+//! the block that was written longest ago goes first.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ impl CacheIndex {
         Some(slot as u32)
     }
 
-    /// What was found at the start.
+    /// Notes a block that was found at the start.
     pub fn put(&mut self, slot: u32, key: BlockKey) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         if let Some(old) = entry.replace(key) {

@@ -1,4 +1,4 @@
-//! What callers want of a volume, and what they get.
+//! The calls on a volume, and their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,18 @@ use wire::volume::{
 
 use crate::StreamError;
 
-/// Called exactly once with the outcome, under no lock, from any thread: that of the call itself, of the connection, or of the volume.
+/// Called exactly once with the outcome, under no lock, from any thread: that of the call itself,
+/// of the connection, or of the volume.
 pub type Done<T> = Box<dyn FnOnce(Result<T, StreamError>) + Send>;
+
+/// The completion of a call, to be run under no lock.
+pub(crate) type Finish = Box<dyn FnOnce() + Send>;
 
 /// An open file of one volume. Means nothing on another one, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
-/// What a file is opened for.
+/// The mode in which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenHow {
     /// It will be read.
@@ -29,7 +33,7 @@ pub struct OpenHow {
     pub append: bool,
     /// Make it with these permission bits if it is not there.
     pub create: Option<u16>,
-    /// Whose it becomes if it is made; `None`: the server's user's.
+    /// The owner that it gets if it is made; `None`: the server's user.
     pub owner: Option<Owner>,
     /// With `create`: fail if it is there.
     pub exclusive: bool,
@@ -96,7 +100,7 @@ pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// that.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// What becomes of an extended attribute.
+/// A change of an extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrChange {
     /// It gets a value of 64 KiB at most.
@@ -112,8 +116,8 @@ pub struct Opened {
     pub handle: Handle,
     /// Its attributes. A file that was not sent to the server yet has `seen.file` 0.
     pub info: FileInfo,
-    /// All that was read of the file since it was first opened here, and was written here since, is still true: a kernel may
-    /// keep its pages.
+    /// All that was read of the file since it was first opened here, and was written here since, is
+    /// still true: a kernel may keep its pages.
     pub unchanged: bool,
 }
 
@@ -135,7 +139,7 @@ pub enum FileRef {
 }
 
 impl FileRef {
-    /// What a change of it is based on.
+    /// The file that a change of it is meant for.
     pub(crate) fn base(&self) -> Option<Seen> {
         match self {
             FileRef::File { id, .. } => Some(Seen::of_file(*id)),
@@ -156,7 +160,7 @@ impl From<&[u8]> for FileRef {
     }
 }
 
-/// Who holds locks on this device.
+/// An owner of locks on this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner {
     /// They are locks of flock(2), which have nothing to do with those of fcntl(2).
@@ -165,7 +169,7 @@ pub struct LockOwner {
     pub number: u64,
 }
 
-/// What is to be locked, unlocked or asked about.
+/// A lock, unlock or test of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWish {
     /// For whom.
@@ -174,7 +178,7 @@ pub struct LockWish {
     pub start: u64,
     /// Last byte, at least `start`; `u64::MAX` for all that the file may ever have.
     pub end: u64,
-    /// What it excludes; `None` unlocks.
+    /// The kind of lock; `None` unlocks.
     pub kind: Option<LockKind>,
     /// Nothing is locked: it is only told what is in the way.
     pub test: bool,
@@ -182,7 +186,7 @@ pub struct LockWish {
     pub pid: u32,
 }
 
-/// Everything that can be wanted; the callbacks come back when it is done.
+/// A call; its callback is called when it is done.
 pub(crate) enum Call {
     Stat {
         of: FileRef,
@@ -201,7 +205,7 @@ pub(crate) enum Call {
         wish: LockWish,
         done: Done<Option<HeldLock>>,
     },
-    /// What an open file is now on the server.
+    /// Asks the server for the present version of an open file.
     Look {
         handle: Handle,
         done: Done<Opened>,
@@ -340,4 +344,41 @@ pub(crate) enum Call {
     RateLimit {
         bytes_per_second: u64,
     },
+}
+
+impl Call {
+    /// Ends it with an error; `None` if nobody waits for it.
+    pub fn fail(self, error: StreamError) -> Option<Finish> {
+        fn fail<T: 'static>(done: Done<T>, error: StreamError) -> Option<Finish> {
+            Some(Box::new(move || done(Err(error))))
+        }
+        match self {
+            Call::Stat { done, .. } => fail(done, error),
+            Call::List { done, .. } => fail(done, error),
+            Call::ReadLink { done, .. } | Call::Read { done, .. } => fail(done, error),
+            Call::Space { done } => fail(done, error),
+            Call::Xattrs { done, .. } | Call::FolderXattrs { done, .. } => fail(done, error),
+            Call::Lock { done, .. } => fail(done, error),
+            Call::Open { done, .. } | Call::Look { done, .. } => fail(done, error),
+            Call::Lease { done, .. } => fail(done, error),
+            Call::Copy { done, .. } => fail(done, error),
+            Call::Seek { done, .. } => fail(done, error),
+            Call::Write { done, .. }
+            | Call::WritePage { done, .. }
+            | Call::Allocate { done, .. }
+            | Call::SetSize { done, .. }
+            | Call::SetAttributes { done, .. }
+            | Call::ChangeXattr { done, .. }
+            | Call::Sync { done, .. }
+            | Call::Close { done, .. }
+            | Call::Make { done, .. }
+            | Call::MakeWith { done, .. }
+            | Call::Remove { done, .. }
+            | Call::RemoveFolder { done, .. }
+            | Call::Link { done, .. }
+            | Call::Rename { done, .. }
+            | Call::SyncAll { done } => fail(done, error),
+            Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => None,
+        }
+    }
 }

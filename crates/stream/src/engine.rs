@@ -1,30 +1,51 @@
-//! The state machine of a volume: calls, what the connection and the disk tell, and the time come
-//! in; messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
+//! The state machine of a volume. Calls, events of the connection, finished jobs of the storage,
+//! and the time come in; messages, jobs and completed calls go out. Nothing here blocks, sleeps or
+//! calls anybody.
+//!
+//! [`Engine`] owns nine parts, each with an invariant of its own. What needs several of them is in
+//! layers, each of which sees only the parts that it needs, and calls only the layers below:
+//!
+//! - `Reader`: blocks and reads of files. No transaction and no lock.
+//! - `Writer`: changes of files, up to the transactions. No answer of the server.
+//! - `Committer`: transactions to the server, and what they change here once they are answered.
+//! - `Opener`: opening files, and what the server says of paths.
+//!
+//! So no answer meets a change that is half made. Messages leave in the order in which they are
+//! made, as do jobs and completed calls.
 
 mod arrival;
+mod attributes;
 mod blocks;
 mod calls;
 mod changing;
 mod committer;
 mod connecting;
+mod dirty;
 mod effects;
 mod file;
 mod files;
 mod identity;
+mod kept;
 mod link;
 mod locks;
 mod lookups;
 mod lost;
+mod numbering;
 mod opener;
 mod outcome;
+mod packing;
+mod read;
 mod reader;
 mod reading;
 mod requests;
+mod sending;
 mod session;
 mod storing;
+mod table;
 mod touches;
 mod transaction;
 mod transactions;
+mod unsent;
 mod wants;
 mod writer;
 
@@ -45,8 +66,8 @@ pub(crate) use effects::{Effects, Time};
 use files::Files;
 use locks::Locks;
 use opener::Opener;
+use read::Read;
 use reader::Reader;
-use reading::Read;
 use requests::AskFor;
 use session::Session;
 use touches::Touches;
@@ -54,7 +75,8 @@ use transactions::Transactions;
 use wants::WaitingCalls;
 use writer::{CUT_OFF_TIME, Writer};
 
-/// The state machine of a volume: coordinates the parts, each of which keeps an invariant of its own.
+/// The state machine of a volume: coordinates the parts, each of which keeps an invariant of its
+/// own.
 pub(crate) struct Engine {
     session: Session,
     files: Files,
@@ -210,7 +232,7 @@ impl Engine {
 
     /// When changes are sent though nobody asks for that, or a write that waits for room fails.
     fn write_back_due(&self) -> Option<Moment> {
-        let due = self.files.changed().filter_map(|(_, file)| file.write_back_due());
+        let due = self.files.changed().filter_map(|(_, file)| file.unsent.write_back_due());
         let write = self.calls.first_write_since().filter(|_| !self.session.link.is_open());
         let write = write.map(|since| since.max(self.session.link.away()).after(CUT_OFF_TIME));
         due.chain(write).min()
@@ -248,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// What the server says of a lock.
+    /// The server has answered a request for a lock.
     pub(super) fn lock_answered(&mut self, id: u64, answer: Result<Reply, Unanswered>) {
         if let Some(place) = self.locks.answered(id, answer, &self.files, &mut self.session) {
             self.committer().lose_locks(place);
@@ -256,46 +278,40 @@ impl Engine {
         self.locks.pump(&mut self.session);
     }
 
-    /// What is to be done outside, in order.
+    /// The effects since the last call, each kind in order.
     pub fn take_effects(&mut self) -> Effects {
         self.session.take_effects()
     }
 
-    /// What the volume holds and did.
+    /// The status of the volume.
     pub fn status(&self) -> Status {
-        let (link, options, blocks) = (&self.session.link, self.session.options(), self.blocks.counters());
+        let (link, options) = (&self.session.link, self.session.options());
+        let (memory_max, disk_max) = (options.memory_bytes as u64, options.cache.as_ref().map_or(0, |room| room.bytes));
+        let blocks = self.blocks.status(self.session.block_bytes(), memory_max, disk_max);
         Status {
             volume: self.session.name().to_owned(),
             connected: link.is_open(),
             reason: link.reason().to_owned(),
             connections: link.connections(),
             handles: self.files.handles() as u64,
-            memory_bytes: self.blocks.memory_bytes() as u64,
-            memory_bytes_max: options.memory_bytes as u64,
-            disk_bytes: self.blocks.on_disk() as u64 * u64::from(self.session.block_bytes()),
-            disk_bytes_max: options.cache.as_ref().map_or(0, |room| room.bytes),
-            hits: blocks.hits,
-            disk_hits: blocks.disk_hits,
-            blocks_asked: blocks.asked,
-            blocks_pushed: blocks.pushed,
-            blocks_used: blocks.used,
-            blocks_wasted: blocks.wasted,
+            blocks,
             bytes_received: link.received(),
             round_trip_micros: link.incoming().round_trip().map_or(0, |time| time.as_micros() as u64),
             bytes_per_second: link.incoming().rate().map_or(0, |rate| rate as u64),
-            unsent_transactions: self.transactions.len() as u64,
-            unsent_bytes: self.transactions.unsent_bytes(&self.files),
-            unsent_bytes_max: self.session.unsent_bytes_max(),
-            stored_transactions: self.transactions.values().filter(|txn| txn.is_stored()).count() as u64,
+            unsent: self.transactions.status(&self.files, self.session.unsent_bytes_max()),
             committed: self.transactions.committed(),
             lost: self.session.lost.to_vec(),
         }
     }
 
-    /// Bytes of changes that no transaction carries.
+    /// Bytes of changes that no transaction has.
     #[cfg(test)]
     pub fn open_bytes(&self) -> u64 {
-        self.files.values().filter(|file| file.dirty.is_some()).map(|file| 1 + file.overlay.open_bytes()).sum()
+        self.files
+            .values()
+            .filter(|file| file.unsent.is_dirty())
+            .map(|file| 1 + file.unsent.overlay().open_bytes())
+            .sum()
     }
 
     /// Transactions without an answer, for tests that hang.
@@ -305,8 +321,8 @@ impl Engine {
             let (file, kind) = (txn.file, txn.changes.first().map(|change| format!("{change:?}")));
             let kind: String = kind.unwrap_or_default().chars().take(60).collect();
             format!(
-                "{id}: number {:?} file {file:?} {kind} after {:?} base {:?} {:?} {:?} stored {:?}",
-                txn.number, txn.after, txn.base, txn.state, txn.keep, txn.stored_as
+                "{id}: file {file:?} {kind} after {:?} base {:?} {:?} {:?}",
+                txn.after, txn.base, txn.sending, txn.kept
             )
         };
         self.transactions.iter().map(told).collect()

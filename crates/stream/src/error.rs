@@ -1,4 +1,5 @@
-//! Why a call on a volume failed: for programs as an errno, for people as a sentence that says what to do next.
+//! Errors of calls on a volume: a number for programs, and a sentence for people that says what to
+//! do next.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The server's user may not do this. EACCES.
     Denied,
-    /// Others on the way to the server could read and change what is written; see [`crate::Options::insecure`]. EACCES.
+    /// Others on the way to the server could read and change what is written; see
+    /// [`crate::Options::insecure`]. EACCES.
     Exposed,
     /// Somebody else changed or replaced the file. ESTALE.
     Stale,
@@ -63,7 +65,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The number that Linux gives to this kind of error; the same on all architectures we build for.
+    /// The number that Linux gives to this kind of error; the same on all architectures we build
+    /// for.
     pub const fn errno(self) -> i32 {
         match self {
             ErrorKind::NotFound => 2,
@@ -113,7 +116,7 @@ impl StreamError {
         StreamError { kind, about: format!("volume {name}"), text: text.into() }
     }
 
-    /// What a server refused.
+    /// The error for a refusal of a server.
     pub(crate) fn refused(code: ErrorCode, path: &[u8], text: &str) -> StreamError {
         let (kind, what) = match code {
             ErrorCode::NotFound => (ErrorKind::NotFound, "there is nothing of this name in the volume"),
@@ -174,7 +177,7 @@ impl StreamError {
         StreamError::new(ErrorKind::Protocol, path, text)
     }
 
-    /// What happened, for programs.
+    /// The kind of error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

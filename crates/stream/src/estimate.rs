@@ -1,5 +1,5 @@
-//! What follows from the estimate of the link: how much to ask for at once, and how long to wait
-//! for what is on its way.
+//! Times and sizes that follow from the estimate of the link: how much to ask for at once, and how
+//! long to wait for an answer.
 
 use std::time::Duration;
 

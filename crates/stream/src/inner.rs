@@ -1,4 +1,4 @@
-//! What the threads of a volume share: the engine behind one lock, and where its effects go.
+//! The engine behind one lock, for all threads of a volume, and where its effects go.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 use crate::engine::{Engine, Time};
 use crate::job::Order;
 
-/// What the threads share.
+/// The state that the threads share.
 pub(crate) struct Inner {
     guarded: Mutex<Guarded>,
     clock: Instant,
@@ -23,7 +23,7 @@ pub(crate) struct Guarded {
     /// Until the connection is known.
     early: Vec<(u64, VolumeMessage)>,
     orders: Sender<Order>,
-    /// When the keeper looks at the time next.
+    /// When the storage thread looks at the time next.
     wakes: Moment,
 }
 
@@ -56,7 +56,7 @@ impl Inner {
             if let Some(connection) = connection {
                 early.drain(..).for_each(|(generation, message)| connection.send(generation, message));
             }
-            // The keeper is gone only after the end.
+            // The storage thread is gone only after the end.
             effects.jobs.into_iter().for_each(|job| drop(orders.send(Order::Job(job))));
             if let Some(due) = engine.deadline().filter(|due| due < wakes) {
                 *wakes = due;
@@ -68,7 +68,7 @@ impl Inner {
         result
     }
 
-    /// How long the keeper may sleep.
+    /// How long the storage thread may sleep.
     pub fn sleeps(&self) -> Option<Duration> {
         let now = self.time().now;
         let mut guarded = self.lock();

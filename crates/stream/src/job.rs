@@ -1,4 +1,5 @@
-//! What the engine wants done on this device's storage, and what came of it. Jobs are done one after the other, in their order.
+//! Jobs on the storage of this device, and their outcomes. They are done one after the other, in
+//! their order.
 
 use std::sync::mpsc::Sender;
 
@@ -25,7 +26,8 @@ pub(crate) enum Job {
     Remove { number: u64 },
     /// A stored transaction was refused: moves it aside, with the reason.
     Lose { number: u64, reason: String },
-    /// Brings to stable storage that numbers below this one may have been used; told by [`JobDone::Reserved`].
+    /// Brings to stable storage that numbers below this one may have been used; told by
+    /// [`JobDone::Reserved`].
     Reserve { next: u64 },
     /// Brings to stable storage who this device is; told by [`JobDone::Identified`].
     Identify { who: Who },
@@ -37,7 +39,7 @@ pub(crate) enum Job {
     CacheRead { slot: u32, key: BlockKey },
 }
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobDone {
     /// Of `Store`.
@@ -52,7 +54,7 @@ pub(crate) enum JobDone {
     CacheFound { slots: u32, found: Vec<(u32, BlockKey)> },
 }
 
-/// What the thread of a volume is told.
+/// An order to the thread of a volume.
 pub(crate) enum Order {
     Job(Job),
     /// Something is due earlier than it thought.

@@ -1,23 +1,25 @@
-//! The device's half of a volume: files on a server, read block by block and written back, by calls that never block.
+//! The client of volumes: files on a server, read block by block and written back, by calls that
+//! never block.
 //!
-//! [`RemoteVolume`] is what mounts and libraries use: every call returns at once and tells its
-//! outcome to a callback; [`RemoteVolume::wait`] is for those who want to block, for a stated time.
-//! Inside is an `Engine` without threads, sockets, clocks or files: calls, what the connection
-//! brings, what the disk did, and the time go in; messages for the connection, jobs for the disk,
-//! and completed calls come out. So hours of lost connections and crashes are tested in seconds, by
-//! seed.
+//! [`RemoteVolume`] is the interface for mounts and libraries. Every call returns at once and tells
+//! its outcome to a callback; [`RemoteVolume::wait`] blocks, for a stated time. Inside is an
+//! `Engine` without threads, sockets, clocks or files, so hours of lost connections and crashes are
+//! tested in seconds, by seed.
 //!
-//! *Reading.* Each file has a data block table (`table`): a block is absent, asked for, in memory, in the disk cache, or a hole. All
-//! blocks of a table are of one version of the file; an answer of a later version means that somebody changed it, and what is
-//! clean is dropped. Pushed blocks wait there to be used; what is used of them is reported, since the server follows by that.
+//! *Reading.* Each file has a data block table (`engine::table`): a block is absent, asked for, in
+//! memory, in the disk cache, or a hole. All blocks of a table are of one version of the file. An
+//! answer of a later version means that somebody changed the file, and its clean blocks are
+//! dropped. Pushed blocks wait in the table until they are read; the server is told which are, and
+//! pushes by that.
 //!
-//! *Writing.* Changes lie over the blocks (`overlay`) until a sync, a close, or a full budget makes a transaction of them
-//! (`commits`), which the server takes wholly or not at all, once. While the server is away, transactions lie in the outbox
-//! (`outbox`, docs/formats/outbox.md). What the server refuses is never dropped silently.
+//! *Writing.* Changes lie over the blocks (`overlay`) until a sync, a close, or a full budget makes
+//! transactions of them (`engine::writer`). The server takes a transaction wholly or not at all,
+//! once (`engine::committer`). While the server is away, transactions lie in the outbox (`outbox`,
+//! docs/formats/outbox.md). A change that the server refuses is never dropped silently.
 //!
-//! *Consistency.* Close to open: opening asks the server always; a sync or close that succeeded means that the server has the changes on
-//! stable storage and whoever opens the file then sees them. Who writes to a file that somebody else changed meanwhile gets
-//! [`ErrorKind::Stale`].
+//! *Consistency.* Close to open: opening always asks the server. After a sync or close that
+//! succeeded, the server has the changes on stable storage, and whoever opens the file then sees
+//! them. A writer of a file that somebody else changed meanwhile gets [`ErrorKind::Stale`].
 
 mod cache;
 mod cache_index;
@@ -28,7 +30,6 @@ mod estimate;
 mod format;
 mod inner;
 mod job;
-mod keeper;
 mod linked;
 mod memory;
 mod names;
@@ -40,6 +41,7 @@ mod private;
 mod remote;
 
 mod status;
+mod storage;
 mod wait;
 
 pub use call::{
@@ -49,7 +51,7 @@ pub use call::{
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
-pub use status::{Lost, Status};
+pub use status::{BlockStatus, Lost, Status, UnsentStatus};
 pub use wait::Answer;
 pub use wire::volume::{
     Allocation, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space, Xattr, XattrHow,

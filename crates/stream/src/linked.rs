@@ -1,5 +1,4 @@
-//! Files that have several names, as far as this device has seen them: several paths that are one
-//! file.
+//! Files that have several names: which paths are one file, as far as this device has seen them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,7 +42,7 @@ impl Linked {
         self.names.get(&file).into_iter().flatten()
     }
 
-    /// What was at `from`, or below it, is at `to`.
+    /// Paths at `from` or below it are at `to` now.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         for names in self.names.values_mut() {
             let moved: Vec<_> = names.iter().filter(|path| *path == from || is_below(path, from)).cloned().collect();

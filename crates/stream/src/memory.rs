@@ -1,15 +1,16 @@
-//! Which clean blocks are in memory, over all files, and which goes first when there is no room.
+//! The clean blocks in memory, over all files, and which goes first when there is no room.
 //!
-//! Blocks that were used go first, least recently used first. Pushed blocks that nobody used yet come in the order in which they will be
-//! needed, so a new one never drives out an older one: when they fill their part of the budget, further ones are not kept.
+//! Used blocks go first, the least recently used one before others. Pushed blocks that nobody has
+//! used come in the order in which they will be needed, so a new one never replaces an older one:
+//! when they fill their part of the budget, further ones are not kept.
 
 use std::collections::BTreeMap;
 
 /// Of the budget, what pushed blocks that were not used yet may take: three fourths.
 const FRESH_PART: (usize, usize) = (3, 4);
 
-/// Which block of which file.
-pub(crate) type Place = (u64, u32);
+/// A block of a file that is known here: its key, and the index of the block.
+pub(crate) type BlockPlace = (u64, u32);
 
 /// When a block was put or used last; names it in here.
 pub(crate) type Stamp = u64;
@@ -21,8 +22,8 @@ pub(crate) struct Memory {
     used_bytes: usize,
     fresh_bytes: usize,
     clock: Stamp,
-    used: BTreeMap<Stamp, (Place, usize)>,
-    fresh: BTreeMap<Stamp, (Place, usize)>,
+    used: BTreeMap<Stamp, (BlockPlace, usize)>,
+    fresh: BTreeMap<Stamp, (BlockPlace, usize)>,
 }
 
 impl Memory {
@@ -40,7 +41,7 @@ impl Memory {
     }
 
     /// A block came in; `fresh`: nobody waits for it.
-    pub fn insert(&mut self, place: Place, bytes: usize, fresh: bool) -> Stamp {
+    pub fn insert(&mut self, place: BlockPlace, bytes: usize, fresh: bool) -> Stamp {
         self.clock += 1;
         if fresh {
             self.fresh_bytes += bytes;
@@ -61,7 +62,7 @@ impl Memory {
     }
 
     /// A block went away.
-    pub fn remove(&mut self, stamp: Stamp) -> Option<(Place, usize)> {
+    pub fn remove(&mut self, stamp: Stamp) -> Option<(BlockPlace, usize)> {
         if let Some((place, bytes)) = self.used.remove(&stamp) {
             self.used_bytes -= bytes;
             return Some((place, bytes));
@@ -72,7 +73,7 @@ impl Memory {
     }
 
     /// The next block that must go, if there are too many.
-    pub fn pop_excess(&mut self) -> Option<Place> {
+    pub fn pop_excess(&mut self) -> Option<BlockPlace> {
         if self.bytes() <= self.bytes_max {
             return None;
         }

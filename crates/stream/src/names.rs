@@ -1,4 +1,4 @@
-//! What names stood for a short time ago.
+//! Attributes, listings and extended attributes by path, believed for a short time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Names {
         Names { time, ..Names::default() }
     }
 
-    /// What is known of a path; `Some(None)`: there is nothing.
+    /// The attributes of a path, if they are believed; `Some(None)`: there is nothing.
     pub fn get(&self, path: &[u8], now: Moment) -> Option<Option<FileInfo>> {
         self.known.get(path).filter(|(until, _)| now < *until).map(|(_, info)| *info)
     }
@@ -225,7 +225,7 @@ impl Names {
         !self.folder_times.times.is_empty()
     }
 
-    /// What the server says of a path, with the time that programs here expect.
+    /// The server's attributes of a path, with the time that programs here expect.
     pub fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
         self.folder_times.shown(path, info)
     }
@@ -280,7 +280,7 @@ impl FolderTimes {
         self.times.insert(folder.to_vec(), wall_ns);
     }
 
-    /// What the server says of a path, with the time that programs here expect.
+    /// The server's attributes of a path, with the time that programs here expect.
     fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
         let changed = self.times.get(path).filter(|_| info.kind == FileKind::Folder);
         FileInfo { mtime_ns: changed.map_or(info.mtime_ns, |changed| info.mtime_ns.max(*changed)), ..info }

@@ -1,4 +1,4 @@
-//! What a volume can be told when it is opened, with the defaults.
+//! Options of a volume, with their defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,16 +21,18 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Where blocks go that leave memory; they are there again after a restart.
     pub cache: Option<Room>,
-    /// Where changes are kept that the server has not got yet, over a restart of this device too. Without it, they are lost
-    /// when the process ends.
+    /// Where changes are kept that the server has not got yet, over a restart of this device too.
+    /// Without it, they are lost when the process ends.
     pub outbox: Option<Room>,
-    /// Bytes of changes that are not on the server yet: beyond half of it they are sent without a sync, beyond all of it
-    /// writes wait for the server, or fail if it is away. With an outbox, its bytes count while the server is away.
+    /// Bytes of changes that are not on the server yet: beyond half of it they are sent without a
+    /// sync, beyond all of it writes wait for the server, or fail if it is away. With an outbox,
+    /// its bytes count while the server is away.
     pub dirty_bytes: usize,
     /// Bytes that may be written to files that were removed, or replaced, while they are open. They
     /// lie in memory until the files are closed, and are never sent.
     pub nameless_bytes: usize,
-    /// How long attributes and listings are believed without asking again. Opening a file asks always.
+    /// How long attributes and listings are believed without asking again. Opening a file asks
+    /// always.
     pub names_ttl: Duration,
     /// Whether calls wait for a server that is away, or fail after a time.
     pub waiting: Waiting,
@@ -40,8 +42,8 @@ pub struct Options {
     pub rate_limit: u64,
     /// Whether [`crate::RemoteVolume::hint`] asks for blocks; without, it does nothing.
     pub hints: bool,
-    /// Open a volume for writing though others on the way can read and change what is sent: without encryption, to another
-    /// machine. Whoever will change nothing may say so too.
+    /// Open a volume for writing though others on the way can read and change what is sent: without
+    /// encryption, to another machine. Whoever will change nothing may say so too.
     pub insecure: bool,
 }
 

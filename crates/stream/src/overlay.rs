@@ -1,13 +1,15 @@
-//! What was written to a file here and is not on the server yet: extents over its blocks. Offsets and lengths in bytes.
+//! The overlay of a file: extents that were written here and are not on the server yet, over its
+//! blocks. Offsets and lengths are in bytes.
 //!
-//! Each extent is marked with the transaction that carries it, or is still open. A later write goes over earlier extents; the
-//! transactions keep their own bytes. When a transaction is committed, what is left of its extents goes away, since the blocks then hold it.
+//! Each extent is marked with the transaction that has it, or is open. A later write goes over
+//! earlier extents; transactions keep their own bytes. When a transaction is committed, its extents
+//! go away, since the blocks hold the same then.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-/// Mark of extents that no transaction carries yet.
+/// Mark of extents that no transaction has yet.
 const OPEN: u64 = 0;
 
 /// Small writes that follow each other are gathered into extents of at most so many bytes.
@@ -137,7 +139,8 @@ impl Overlay {
         }
     }
 
-    /// The open extents in order of their offsets, which belong to the transaction `mark` from now on.
+    /// The open extents in order of their offsets, which belong to the transaction `mark` from now
+    /// on.
     pub fn seal(&mut self, mark: u64) -> Vec<(u64, Bytes)> {
         debug_assert_ne!(mark, OPEN);
         self.open_bytes = 0;
@@ -151,7 +154,7 @@ impl Overlay {
         .collect()
     }
 
-    /// A transaction carries these bytes instead of the one that they were sealed for.
+    /// A transaction has these bytes instead of the one that they were sealed for.
     pub fn remark(&mut self, start: u64, end: u64, from: u64, to: u64) {
         for (_, extent) in self.extents.range_mut(start..end).filter(|(_, extent)| extent.mark == from) {
             extent.mark = to;

@@ -1,4 +1,4 @@
-//! Which blocks of a file hold data; the others read as zeros and are never asked for.
+//! The blocks of a file that hold data. The others read as zeros and are never asked for.
 
 use wire::BlockRange;
 
@@ -22,7 +22,7 @@ impl Present {
         Present { ranges: Vec::new(), unknown_from: u64::MAX }
     }
 
-    /// What a server says; nonsense (ranges that do not ascend) tells nothing.
+    /// The ranges that a server tells; nonsense (ranges that do not ascend) tells nothing.
     pub fn new(told: &[BlockRange], cut: bool) -> Present {
         let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(told.len());
         for range in told {

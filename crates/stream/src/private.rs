@@ -1,5 +1,5 @@
-//! Folders and files that other users of this device must not read: unsent changes are parts of files that may be private on the server,
-//! and `device` says who this device is.
+//! Folders and files that other users of this device must not read: unsent changes are parts of
+//! files that may be private on the server, and the file `device` holds the secret of this device.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -10,11 +10,12 @@ use std::path::Path;
 /// Permission bits of other users.
 const OTHERS: u32 = 0o077;
 
-/// Makes a folder that only its owner can enter, or makes one so that holds nothing but what is ours.
+/// Makes a folder that only its owner can enter, or makes one so that holds nothing but what is
+/// ours.
 ///
 /// # Errors
-/// What the system says; a folder of another user; one that others can enter and that holds something else, since it may be meant for
-/// them.
+/// What the system says; a folder of another user; one that others can enter and that holds
+/// something else, since it may be meant for them.
 pub(crate) fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     // By descriptor: what is looked at is what is changed.
@@ -36,7 +37,8 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
         )));
     }
     opened.set_permissions(Permissions::from_mode(0o700))?;
-    // Nobody else can put anything there any more. What an older version left is narrowed, too: it may have been linked elsewhere.
+    // Nobody else can put anything there any more. What an older version left is narrowed, too: it
+    // may have been linked elsewhere.
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let mode = match entry.file_type()? {

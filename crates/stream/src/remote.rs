@@ -16,8 +16,8 @@ use crate::call::{Call, XattrChange, Xattrs};
 use crate::engine::Engine;
 use crate::inner::Inner;
 use crate::job::Order;
-use crate::keeper::Keeper;
 use crate::outbox::{Held, Outbox};
+use crate::storage::StorageThread;
 use crate::{
     Allocation, Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status,
     StreamError,
@@ -26,7 +26,7 @@ use crate::{
 /// Bytes that one read brings at most; a longer one is answered short.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// What a volume is.
+/// A volume, as its server describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Its identity: another volume under the same name has another.
@@ -37,31 +37,33 @@ pub struct VolumeInfo {
     pub writable: bool,
 }
 
-/// A volume on a server. No call blocks; callbacks run under no lock, once each, and may make further calls. Paths are names joined by `/`,
-/// without one at either end; empty: the top folder. Dropping it shuts it down.
+/// A volume on a server. No call blocks; callbacks run under no lock, once each, and may make
+/// further calls. Paths are names joined by `/`, without one at either end; empty: the top folder.
+/// Dropping it shuts it down.
 pub struct RemoteVolume {
     inner: Arc<Inner>,
     orders: Sender<Order>,
-    keeper: ThreadId,
+    storage: ThreadId,
     name: String,
     info: VolumeInfo,
 }
 
-/// What is made before there is a connection.
+/// The parts of a volume that are made before there is a connection.
 struct Start {
     inner: Arc<Inner>,
     orders: Sender<Order>,
-    keeper: ThreadId,
+    storage: ThreadId,
     opened: Receiver<Result<VolumeInfo, StreamError>>,
     deadline: Duration,
 }
 
 impl RemoteVolume {
-    /// Opens a volume over a connection of its own, and waits until that was done, [`Options::open_deadline`] at most.
+    /// Opens a volume over a connection of its own, and waits until that was done,
+    /// [`Options::open_deadline`] at most.
     ///
     /// # Errors
-    /// No server or volume in that time, no such volume, one for writing over a connection that others can change
-    /// ([`Options::insecure`]), an outbox that cannot be used.
+    /// No server or volume in that time, no such volume, one for writing over a connection that
+    /// others can change ([`Options::insecure`]), an outbox that cannot be used.
     pub fn open(
         server: &Server,
         config: Config,
@@ -70,7 +72,7 @@ impl RemoteVolume {
     ) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
         match DedicatedConnection::start(server, config, start.inner.clone()) {
-            Ok(networker) => start.finish(name, networker),
+            Ok(connection) => start.finish(name, connection),
             Err(error) => Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, error.to_string()))),
         }
     }
@@ -95,7 +97,7 @@ impl RemoteVolume {
         self.inner.run(|engine, time| engine.call(time, call));
     }
 
-    /// What the volume is.
+    /// The volume, as its server describes it.
     pub fn info(&self) -> VolumeInfo {
         self.info
     }
@@ -105,12 +107,14 @@ impl RemoteVolume {
         &self.name
     }
 
-    /// Attributes of a file, folder or link, with what was changed here and is not on the server yet.
+    /// Attributes of a file, folder or link, with what was changed here and is not on the server
+    /// yet.
     pub fn stat(&self, of: impl Into<FileRef>, done: Done<FileInfo>) {
         self.call(Call::Stat { of: of.into(), done });
     }
 
-    /// All entries of a folder in the order of their names' bytes; files that were made here and are not on the server yet among them.
+    /// All entries of a folder in the order of their names' bytes; files that were made here and
+    /// are not on the server yet among them.
     pub fn list(&self, path: &[u8], done: Done<Vec<FolderEntry>>) {
         self.call(Call::List { path: path.to_vec(), done });
     }
@@ -126,18 +130,20 @@ impl RemoteVolume {
         self.call(Call::Space { done });
     }
 
-    /// Opens a regular file. `token` is the running action: a random number for a process or a task, the same in its reads.
+    /// Opens a regular file. `token` is the running action: a random number for a process or a
+    /// task, the same in its reads.
     pub fn open_file(&self, path: &[u8], how: OpenHow, token: Token, done: Done<Opened>) {
         self.call(Call::Open { path: path.to_vec(), how, token, done });
     }
 
-    /// Reads bytes at an offset: fewer at the end of the file, and [`READ_BYTES_MAX`] at most. All of them are of one version.
+    /// Reads bytes at an offset: fewer at the end of the file, and [`READ_BYTES_MAX`] at most. All
+    /// of them are of one version.
     pub fn read(&self, handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes>) {
         self.call(Call::Read { handle, token, offset, bytes, done });
     }
 
-    /// Writes all bytes at an offset, or at the end if the file was opened to append. Done when all handles of this volume see them; it waits
-    /// for the server only when too much is unsent.
+    /// Writes all bytes at an offset, or at the end if the file was opened to append. Done when all
+    /// handles of this volume see them; it waits for the server only when too much is unsent.
     pub fn write(&self, handle: Handle, offset: u64, bytes: Bytes, done: Done<()>) {
         self.call(Call::Write { handle, offset, bytes, done });
     }
@@ -148,7 +154,8 @@ impl RemoteVolume {
         self.call(Call::WritePage { handle, offset, bytes, done });
     }
 
-    /// Cuts a file, or extends it with a hole. By handle: sent with the next sync. By path: done when the server has it.
+    /// Cuts a file, or extends it with a hole. By handle: sent with the next sync. By path: done
+    /// when the server has it.
     pub fn set_size(&self, of: impl Into<FileRef>, size: u64, done: Done<()>) {
         self.call(Call::SetSize { of: of.into(), size, done });
     }
@@ -187,13 +194,14 @@ impl RemoteVolume {
         self.call(Call::ChangeXattr { of: of.into(), name: name.to_vec(), change, done });
     }
 
-    /// Done when everything that was written to the file through any handle is on the server's stable storage. An error of earlier
-    /// changes that were refused is told once for each handle.
+    /// Done when everything that was written to the file through any handle is on the server's
+    /// stable storage. An error of earlier changes that were refused is told once for each handle.
     pub fn sync(&self, handle: Handle, done: Done<()>) {
         self.call(Call::Sync { handle, done });
     }
 
-    /// As [`RemoteVolume::sync`] if the handle is open for writing, and then the handle is closed, whatever the outcome.
+    /// As [`RemoteVolume::sync`] if the handle is open for writing, and then the handle is closed,
+    /// whatever the outcome.
     pub fn close(&self, handle: Handle, done: Done<()>) {
         self.call(Call::Close { handle, done });
     }
@@ -279,18 +287,19 @@ impl RemoteVolume {
         self.call(Call::Link { from: from.to_vec(), to: to.to_vec(), done });
     }
 
-    /// Renames a file, folder or link; unsent changes of what is renamed are sent before. `replace`: what is there is replaced.
+    /// Renames a file, folder or link; unsent changes of what is renamed are sent before.
+    /// `replace`: what is there is replaced.
     pub fn rename(&self, from: &[u8], to: &[u8], replace: bool, done: Done<()>) {
         self.call(Call::Rename { from: from.to_vec(), to: to.to_vec(), replace, done });
     }
 
-    /// Byte ranges (offset, length) of an open file that will be needed soon, in this order: those that are not here are pushed. Never fails;
-    /// what the server does not take is read as ever.
+    /// Byte ranges (offset, length) of an open file that will be needed soon, in this order: those
+    /// that are not here are pushed. Never fails; what the server does not take is read as ever.
     pub fn hint(&self, handle: Handle, ranges: &[(u64, u64)]) {
         self.call(Call::Hint { handle, ranges: ranges.to_vec() });
     }
 
-    /// What an open file gets of the link for what is pushed of it, whatever its profile says.
+    /// Sets the share of the link that pushes of an open file get, whatever its profile says.
     pub fn share(&self, handle: Handle, share: Share) {
         self.call(Call::Share { handle, share });
     }
@@ -313,8 +322,9 @@ impl RemoteVolume {
         self.call(Call::Look { handle, done });
     }
 
-    /// Takes, renews or (with `None`) gives back a lease of a file for this device. Tells how long it holds, which may be shorter than asked.
-    /// Unsent changes of the file should be synced before it is given back.
+    /// Takes, renews or (with `None`) gives back a lease of a file for this device. Tells how long
+    /// it holds, which may be shorter than asked. Unsent changes of the file should be synced
+    /// before it is given back.
     pub fn lease(&self, of: impl Into<FileRef>, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
         self.call(Call::Lease { of: of.into(), kind, duration, done });
     }
@@ -324,19 +334,20 @@ impl RemoteVolume {
         self.call(Call::SyncAll { done });
     }
 
-    /// What the volume holds and did.
+    /// The status of the volume.
     pub fn status(&self) -> Status {
         self.inner.lock().engine.status()
     }
 
-    /// Ends everything: calls that wait, and all later ones, get [`crate::ErrorKind::Shutdown`]. Changes that are not on the server are brought to the
-    /// outbox, which takes as long as this device's storage needs; what has no place there is returned. Call
-    /// [`RemoteVolume::sync_all`] with a deadline before, to get them to the server. A second call does nothing.
+    /// Ends everything: calls that wait, and all later ones, get [`crate::ErrorKind::Shutdown`].
+    /// Changes that are not on the server are brought to the outbox, which takes as long as this
+    /// device's storage needs; what has no place there is returned. Call [`RemoteVolume::sync_all`]
+    /// with a deadline before, to get them to the server. A second call does nothing.
     pub fn shutdown(&self) -> Vec<Lost> {
         self.inner.run(|engine, time| engine.shut_down(time));
         let connection = self.inner.lock().connection.take();
         drop(connection);
-        stop(&self.orders, self.keeper);
+        stop(&self.orders, self.storage);
         self.inner.lock().engine.take_unkept()
     }
 }
@@ -356,10 +367,10 @@ fn with_xattrs(path: &[u8], change: Change, xattrs: &[Xattr]) -> Vec<Change> {
     std::iter::once(change).chain(xattrs.iter().map(set)).collect()
 }
 
-/// Waits until the keeper has done what it was told, unless this is the keeper.
-fn stop(orders: &Sender<Order>, keeper: ThreadId) {
+/// Waits until the storage thread has done what it was told, unless this is that thread.
+fn stop(orders: &Sender<Order>, storage: ThreadId) {
     let (told, stopped) = channel();
-    if orders.send(Order::Stop(told)).is_ok() && thread::current().id() != keeper {
+    if orders.send(Order::Stop(told)).is_ok() && thread::current().id() != storage {
         // It is gone already if this fails.
         let _ = stopped.recv();
     }
@@ -382,11 +393,11 @@ impl Start {
         let engine = Engine::new(name, options, held, opening);
         let (orders, receiver) = channel();
         let inner = Arc::new(Inner::new(engine, orders.clone()));
-        let keeper = Keeper { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
-        let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || keeper.work());
+        let storage = StorageThread { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
+        let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || storage.work());
         let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
         inner.run(|_, _| ());
-        Ok(Start { inner, orders, keeper: thread.thread().id(), opened, deadline })
+        Ok(Start { inner, orders, storage: thread.thread().id(), opened, deadline })
     }
 
     fn finish(self, name: &str, connection: Arc<dyn VolumeConnection>) -> Result<Arc<RemoteVolume>, StreamError> {
@@ -402,15 +413,15 @@ impl Start {
                 return Err(self.give_up(StreamError::volume(ErrorKind::Timeout, name, text)));
             }
         };
-        let Start { inner, orders, keeper, .. } = self;
-        Ok(Arc::new(RemoteVolume { inner, orders, keeper, name: name.to_owned(), info }))
+        let Start { inner, orders, storage, .. } = self;
+        Ok(Arc::new(RemoteVolume { inner, orders, storage, name: name.to_owned(), info }))
     }
 
     fn give_up(self, error: StreamError) -> StreamError {
         self.inner.run(|engine, time| engine.shut_down(time));
         let connection = self.inner.lock().connection.take();
         drop(connection);
-        stop(&self.orders, self.keeper);
+        stop(&self.orders, self.storage);
         error
     }
 }

@@ -1,8 +1,8 @@
-//! What a volume holds and did, for people and their tools.
+//! The status of a volume, for people and their tools.
 
 use serde::{Deserialize, Serialize};
 
-/// What a volume holds and did so far.
+/// The status of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the volume.
@@ -15,6 +15,27 @@ pub struct Status {
     pub connections: u64,
     /// Open handles.
     pub handles: u64,
+    /// Data blocks.
+    #[serde(flatten)]
+    pub blocks: BlockStatus,
+    /// Encoded bytes of blocks received.
+    pub bytes_received: u64,
+    /// Round trip of the link as it was seen, microseconds; 0 if unknown.
+    pub round_trip_micros: u64,
+    /// Rate of the link as it was seen, bytes per second; 0 if unknown.
+    pub bytes_per_second: u64,
+    /// Changes that are not on the server yet.
+    #[serde(flatten)]
+    pub unsent: UnsentStatus,
+    /// Transactions that the server committed.
+    pub committed: u64,
+    /// Changes that the server refused or that could not be kept, the latest 64.
+    pub lost: Vec<Lost>,
+}
+
+/// Data blocks of a volume on this device, and what became of them so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockStatus {
     /// Bytes of clean blocks in memory.
     pub memory_bytes: u64,
     /// Bytes that there may be.
@@ -35,12 +56,11 @@ pub struct Status {
     pub blocks_used: u64,
     /// Pushed blocks that were dropped without having been used, or came for nothing.
     pub blocks_wasted: u64,
-    /// Encoded bytes of blocks received.
-    pub bytes_received: u64,
-    /// Round trip of the link as it was seen, microseconds; 0 if unknown.
-    pub round_trip_micros: u64,
-    /// Rate of the link as it was seen, bytes per second; 0 if unknown.
-    pub bytes_per_second: u64,
+}
+
+/// Changes that are not on the server yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsentStatus {
     /// Transactions that are not on the server yet.
     pub unsent_transactions: u64,
     /// Bytes of changes that are not on the server yet.
@@ -49,10 +69,6 @@ pub struct Status {
     pub unsent_bytes_max: u64,
     /// Transactions of those that lie in the outbox.
     pub stored_transactions: u64,
-    /// Transactions that the server committed.
-    pub committed: u64,
-    /// Changes that the server refused or that could not be kept, the latest 64.
-    pub lost: Vec<Lost>,
 }
 
 /// A change that did not get to the server and never will.

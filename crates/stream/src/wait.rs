@@ -8,9 +8,9 @@ use wire::volume::{FileInfo, FolderEntry};
 
 use crate::{Done, ErrorKind, Opened, RemoteVolume, StreamError, Xattrs};
 
-/// What a call can bring; too late, it is given back.
+/// The result of a call; one that comes too late is given back.
 pub trait Answer: Send + 'static + Sized {
-    /// Nobody waits for it any more.
+    /// The caller does not wait any more.
     fn give_back(self, _volume: &RemoteVolume) {}
 }
 
@@ -22,7 +22,7 @@ impl Answer for Xattrs {}
 impl Answer for Duration {}
 impl Answer for Opened {
     fn give_back(self, volume: &RemoteVolume) {
-        // What was opened for nobody has nothing to lose.
+        // A file that was opened for nobody has no changes.
         volume.close(self.handle, Box::new(drop));
     }
 }
@@ -34,8 +34,9 @@ enum Slot<T> {
 }
 
 impl RemoteVolume {
-    /// Makes a call and waits for its outcome, `deadline` at most; then the error is [`ErrorKind::Timeout`], and what comes later is dropped
-    /// (a file that was opened is closed). A change that was asked for may still be made.
+    /// Makes a call and waits for its outcome, `deadline` at most; then the error is
+    /// [`ErrorKind::Timeout`], and what comes later is dropped (a file that was opened is closed).
+    /// A change that was asked for may still be made.
     ///
     /// # Errors
     /// Those of the call.

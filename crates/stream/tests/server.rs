@@ -132,7 +132,7 @@ fn files_are_read_block_by_block_and_budgets_hold() {
             let from = (offset as usize).min(whole.len());
             assert!(found == whole[from..(from + bytes as usize).min(whole.len())], "{offset} {bytes}");
             let status = volume.status();
-            assert!(status.memory_bytes <= memory_bytes as u64, "{status:?}");
+            assert!(status.blocks.memory_bytes <= memory_bytes as u64, "{status:?}");
         }
         volume.done(opened.handle).unwrap();
         assert_eq!(volume.get(opened.handle, 0, 1).unwrap_err().kind(), ErrorKind::BadHandle);
@@ -310,7 +310,7 @@ fn the_disk_cache_serves_after_a_restart() {
         let file = volume.file("f", OpenHow::READ).unwrap();
         assert!(volume.get(file.handle, 0, 1 << 20).unwrap() == whole);
         let status = volume.status();
-        assert_eq!(round > 0, status.disk_hits > 0, "{status:?}");
+        assert_eq!(round > 0, status.blocks.disk_hits > 0, "{status:?}");
         volume.shutdown();
         drop(volume);
         if round == 1 {

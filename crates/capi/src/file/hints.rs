@@ -1,4 +1,5 @@
-//! What a program knows of its files beforehand: what it will read, how much of the link that is worth, and who else may change them.
+//! Hints of a program on its files: what it will read, how much of the link that is worth, and who
+//! else may change them.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -37,9 +38,9 @@ pub struct runnel_range {
     pub length: u64,
 }
 
-/// Says that a part of the file will be read soon: what of it is not here is sent by the server, behind
-/// what calls wait for. A hint: it never waits, and what it asks for may be dropped when memory is
-/// short.
+/// Says that a part of the file will be read soon: what of it is not here is sent by the server,
+/// behind what calls wait for. A hint: it never waits, and what it asks for may be dropped when
+/// memory is short.
 ///
 /// Returns 0, or -1 with errno EINVAL or EBADF.
 #[unsafe(no_mangle)]
@@ -68,9 +69,9 @@ pub extern "C" fn runnel_prefetch_ranges(file: *mut runnel_file, ranges: *const 
     })
 }
 
-/// Says how much of the link the file gets for what is sent ahead of reads, whatever its profile says:
-/// what is RUNNEL_RATE_REST, RUNNEL_RATE_PERCENT or RUNNEL_RATE_BYTES. What a call waits for comes
-/// first in any case.
+/// Says how much of the link the file gets for what is sent ahead of reads, whatever its profile
+/// says: what is RUNNEL_RATE_REST, RUNNEL_RATE_PERCENT or RUNNEL_RATE_BYTES. What a call waits for
+/// comes first in any case.
 ///
 /// Returns 0, or -1 with errno EINVAL or EBADF.
 #[unsafe(no_mangle)]
@@ -89,11 +90,11 @@ pub extern "C" fn runnel_rate(file: *mut runnel_file, what: c_int, amount: u64) 
 }
 
 /// Takes, renews or gives back a lease of the file for this device: kind is RUNNEL_LEASE_SHARED,
-/// RUNNEL_LEASE_EXCLUSIVE or RUNNEL_LEASE_NONE. It ends by itself after the milliseconds, or a while
-/// after the device is gone. Sync what was written under a lease before giving it back.
+/// RUNNEL_LEASE_EXCLUSIVE or RUNNEL_LEASE_NONE. It ends by itself after the milliseconds, or a
+/// while after the device is gone. Sync what was written under a lease before giving it back.
 ///
-/// Returns how long it holds, milliseconds, which may be less than asked for (0 if it was given back),
-/// or -1 with errno set: EBUSY (somebody else holds one), ETIMEDOUT, EINVAL, ...
+/// Returns how long it holds, milliseconds, which may be less than asked for (0 if it was given
+/// back), or -1 with errno set: EBUSY (somebody else holds one), ETIMEDOUT, EINVAL, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_lease(file: *mut runnel_file, kind: c_int, milliseconds: u32) -> i64 {
     call(-1, || {

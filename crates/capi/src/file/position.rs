@@ -1,4 +1,5 @@
-//! The position of an open file, which one call at a time moves; the others wait for it until their own deadlines.
+//! The position of an open file. One call at a time moves it; the others wait for it until their
+//! own deadlines.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -63,7 +63,8 @@ fn the_manual_page_is_well_formed_and_complete() {
     }
 }
 
-/// What the package script makes of the libraries links by what its pkg-config file says, and meets nothing of the program's.
+/// What the package script makes of the libraries links by what its pkg-config file says, and meets
+/// nothing of the program's.
 #[test]
 fn packages_link_and_show_nothing_else() {
     let folder = tempfile::tempdir().expect("folder");

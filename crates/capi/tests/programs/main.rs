@@ -1,4 +1,5 @@
-//! The library as programs meet it: C programs linked with it, statically and not, and a real `runnel serve`.
+//! The library as programs meet it: C programs linked with it, statically and not, and a real
+//! `runnel serve`.
 
 #![allow(unsafe_code)]
 

@@ -154,7 +154,8 @@ fn serve(folder: &Path, listen: &str) -> (Child, String) {
             Ok(text) if !text.trim().is_empty() => return (child, text.trim().to_owned()),
             _ => assert!(child.try_wait().expect("a child").is_none(), "the server ended"),
         }
-        // Readiness is a file appearing in another process; a short pause keeps the poll from eating the processor.
+        // Readiness is a file appearing in another process; a short pause keeps the poll from
+        // eating the processor.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }

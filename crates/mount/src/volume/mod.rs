@@ -251,7 +251,7 @@ impl Shared {
     /// Sends unsent changes to the server, in bounded time. Failures are in the volume's status.
     fn sync(&self) {
         let status = self.volume.status();
-        if status.unsent_bytes > 0 || status.unsent_transactions > 0 {
+        if status.unsent.unsent_bytes > 0 || status.unsent.unsent_transactions > 0 {
             let _ = self.volume.wait(SYNC_WAIT, |volume, done| volume.sync_all(done));
         }
     }
@@ -274,12 +274,12 @@ impl Shared {
     }
 
     fn so_far(&self, in_use: bool) -> UnmountReport {
-        let status = self.volume.status();
+        let stream::Status { unsent, lost, .. } = self.volume.status();
         UnmountReport {
             in_use,
-            unsent_transactions: if in_use { status.unsent_transactions } else { status.stored_transactions },
-            unsent_bytes: status.unsent_bytes,
-            lost: status.lost,
+            unsent_transactions: if in_use { unsent.unsent_transactions } else { unsent.stored_transactions },
+            unsent_bytes: unsent.unsent_bytes,
+            lost,
         }
     }
 }

@@ -43,12 +43,12 @@ fn fuse_files_are_read_from_the_server_and_kept() {
     fs::write(world.at("f"), &bytes).expect("written");
     let mount = world.mount();
     assert!(fs::read(mount.at("f")).expect("read") == bytes);
-    let asked = mount.volume.status().blocks_asked;
+    let asked = mount.volume.status().blocks.blocks_asked;
     let reads = mount.mounted.fuse_counters().read;
     assert!(asked > 0 && reads > 0);
     // Opened again, the version is the same: the kernel has kept the pages.
     assert!(fs::read(mount.at("f")).expect("read") == bytes);
-    assert_eq!(mount.volume.status().blocks_asked, asked);
+    assert_eq!(mount.volume.status().blocks.blocks_asked, asked);
     assert_eq!(mount.mounted.fuse_counters().read, reads, "the kernel asked again for what it had");
     // Somewhere in the middle, and behind the end.
     let mut file = mount.open("f");
@@ -265,7 +265,7 @@ fn fuse_direct_reads_ask_for_exactly_their_bytes() {
         }
         // A page holds four blocks. What the server pushes because they look like the beginning of
         // a scan comes on top.
-        assert_eq!(mount.volume.status().blocks_asked, if direct { 3 } else { 12 }, "direct: {direct}");
+        assert_eq!(mount.volume.status().blocks.blocks_asked, if direct { 3 } else { 12 }, "direct: {direct}");
         file.write_all_at(b"written", 1500).expect("written");
         file.read_exact_at(&mut some[..7], 1500).expect("read");
         assert_eq!(&some[..7], b"written");

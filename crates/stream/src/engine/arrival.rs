@@ -1,7 +1,8 @@
-//! The row of blocks that a push brings of one file: what comes next by itself, and when.
+//! Pushed blocks of one file that follow each other, and when the next one is expected.
 //!
-//! A thin link brings a block, the application reads it, and the next one is already on its way. To ask for it would cost a request,
-//! and an answer that says so, for each block: a few percent of such a link.
+//! A thin link brings a block, the application reads it, and the next one is already on its way.
+//! Asking for it would cost a request, and an answer that says so, for each block: a few percent of
+//! such a link.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use units::{Moment, PageId, StreamId};
 /// Pieces in a row after which the next one is expected.
 const PIECES_MIN: u32 = 3;
 
-/// Where pieces follow each other faster than this, a question costs nothing that counts, and a wrong expectation would.
+/// Where pieces follow each other faster than this, a question costs nothing that counts, and a
+/// wrong expectation would.
 const GAP_MIN: Duration = Duration::from_millis(20);
 
 /// Nothing is waited for longer than this unasked, however far apart pieces came.
@@ -42,7 +44,8 @@ impl Arrival {
         let (pieces, gap) = match before {
             None => (1, Duration::ZERO),
             Some(Arrival { pieces: 1, came, .. }) => (2, now.since(came)),
-            // It grows slowly: a server that waits for what is held back here must not make us hold it back longer.
+            // It grows slowly: a server that waits for what is held back here must not make us hold
+            // it back longer.
             Some(Arrival { pieces, came, gap, .. }) => {
                 (pieces.saturating_add(1), (gap + now.since(came).clamp(GAP_MIN / 2, gap * 3 / 2 + GAP_MIN / 2)) / 2)
             }

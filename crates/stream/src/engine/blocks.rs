@@ -2,22 +2,13 @@
 
 use bytes::Bytes;
 
-use super::file::{Block, File};
+use super::file::File;
 use super::files::Files;
+use super::table::Block;
+use crate::BlockStatus;
 use crate::cache_index::CacheIndex;
 use crate::job::{BlockKey, Job};
 use crate::memory::Memory;
-
-/// Numbers of what became of blocks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BlockCounters {
-    pub hits: u64,
-    pub disk_hits: u64,
-    pub asked: u64,
-    pub pushed: u64,
-    pub used: u64,
-    pub wasted: u64,
-}
 
 /// Clean blocks of all files.
 ///
@@ -27,26 +18,21 @@ pub(super) struct BlockCounters {
 pub(super) struct Blocks {
     memory: Memory,
     disk: CacheIndex,
-    counters: BlockCounters,
+    /// Counts of what became of blocks.
+    counters: BlockStatus,
 }
 
 impl Blocks {
     pub fn new(memory_bytes: usize) -> Blocks {
-        Blocks { memory: Memory::new(memory_bytes), disk: CacheIndex::default(), counters: BlockCounters::default() }
+        Blocks { memory: Memory::new(memory_bytes), disk: CacheIndex::default(), counters: BlockStatus::default() }
     }
 
-    pub fn counters(&self) -> BlockCounters {
-        self.counters
-    }
-
-    /// Bytes in memory.
-    pub fn memory_bytes(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    /// Number of blocks in the disk cache.
-    pub fn on_disk(&self) -> usize {
-        self.disk.len()
+    /// The status of the blocks. Blocks have so many bytes; the budgets are
+    /// for people.
+    pub fn status(&self, block_bytes: u32, memory_bytes_max: u64, disk_bytes_max: u64) -> BlockStatus {
+        let memory_bytes = self.memory.bytes() as u64;
+        let disk_bytes = self.disk.len() as u64 * u64::from(block_bytes);
+        BlockStatus { memory_bytes, memory_bytes_max, disk_bytes, disk_bytes_max, ..self.counters }
     }
 
     /// The disk cache is open, and holds these.
@@ -71,13 +57,13 @@ impl Blocks {
         let Block::Memory { bytes, stamp, fresh } = block else { return None };
         *stamp = self.memory.touch(*stamp);
         self.counters.hits += 1;
-        self.counters.used += u64::from(*fresh);
+        self.counters.blocks_used += u64::from(*fresh);
         Some((bytes.clone(), std::mem::take(fresh)))
     }
 
     /// So many blocks are asked for.
     pub fn count_asked(&mut self, blocks: usize) {
-        self.counters.asked += blocks as u64;
+        self.counters.blocks_asked += blocks as u64;
     }
 
     /// A block came from the disk cache.
@@ -87,42 +73,42 @@ impl Blocks {
 
     /// So many blocks were pushed.
     pub fn count_pushed(&mut self, blocks: u64) {
-        self.counters.pushed += blocks;
+        self.counters.blocks_pushed += blocks;
     }
 
     /// So many blocks were pushed for nothing.
     pub fn count_wasted(&mut self, blocks: u64) {
-        self.counters.wasted += blocks;
+        self.counters.blocks_wasted += blocks;
     }
 
     /// Puts a clean block of the present version into the table of its file. `pushed`: nobody asked
     /// for it; `awaited`: a read has taken it.
     pub fn insert(&mut self, (key, file): (u64, &mut File), index: u32, bytes: &Bytes, pushed: bool, awaited: bool) {
         let fresh = pushed && !awaited;
-        match file.blocks.get(&index) {
+        match file.table.get(index) {
             Some(Block::Memory { .. }) => {
-                self.counters.wasted += u64::from(pushed);
+                self.counters.blocks_wasted += u64::from(pushed);
                 return;
             }
             _ if bytes.is_empty() => {
-                file.blocks.remove(&index);
+                file.table.remove(index);
                 return;
             }
             _ => {}
         }
-        self.counters.used += u64::from(pushed && awaited);
+        self.counters.blocks_used += u64::from(pushed && awaited);
         if fresh && !self.memory.takes_fresh(bytes.len()) {
             // Of the table it is absent again, unless somebody asked for it.
-            if matches!(file.blocks.get(&index), Some(Block::OnTheWay { .. })) {
-                file.blocks.remove(&index);
+            if matches!(file.table.get(index), Some(Block::OnTheWay { .. })) {
+                file.table.remove(index);
             }
-            self.counters.wasted += 1;
+            self.counters.blocks_wasted += 1;
             return;
         }
         // A slice of a large answer would keep all of it alive.
         let bytes = Bytes::copy_from_slice(bytes);
         let stamp = self.memory.insert((key, index), bytes.len(), fresh);
-        file.blocks.insert(index, Block::Memory { bytes, stamp, fresh });
+        file.table.insert(index, Block::Memory { bytes, stamp, fresh });
     }
 
     /// Brings what is beyond the budget to the disk cache: the jobs for that, in order.
@@ -130,8 +116,8 @@ impl Blocks {
         let mut jobs = Vec::new();
         while let Some((key, index)) = self.memory.pop_excess() {
             let Some(file) = files.get_mut(&key) else { continue };
-            let Some(Block::Memory { bytes, fresh, .. }) = file.blocks.remove(&index) else { continue };
-            self.counters.wasted += u64::from(fresh);
+            let Some(Block::Memory { bytes, fresh, .. }) = file.table.remove(index) else { continue };
+            self.counters.blocks_wasted += u64::from(fresh);
             let Some(seen) = file.seen else { continue };
             let key = BlockKey { file: seen.file, version: seen.version, index };
             if self.disk.find(&key).is_none()
@@ -146,14 +132,14 @@ impl Blocks {
     /// Drops clean blocks of a file.
     pub fn drop_some(&mut self, file: &mut File, which: impl Fn(u32) -> bool) {
         let Blocks { memory, counters, .. } = self;
-        file.blocks.retain(|index, block| match block {
-            _ if !which(*index) => true,
+        file.table.retain(|index, block| match block {
+            _ if !which(index) => true,
             Block::Memory { stamp, fresh, .. } => {
                 memory.remove(*stamp);
-                counters.wasted += u64::from(*fresh);
+                counters.blocks_wasted += u64::from(*fresh);
                 false
             }
-            // What is under way clears its own entry when it comes.
+            // The entry of a request under way is removed by its answer.
             Block::Asked => true,
             Block::OnTheWay { .. } | Block::Reading { .. } => false,
         });

@@ -1,4 +1,4 @@
-//! The calls of programs on open files, and which part each goes to.
+//! Calls on open files, and the part to which each goes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -36,7 +36,9 @@ impl Engine {
     pub fn call(&mut self, time: Time, call: Call) {
         self.session.set_time(time);
         if self.session.is_closed() {
-            return self.refuse_call(call);
+            let error =
+                StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
+            return self.session.effects().finished.extend(call.fail(error));
         }
         match call {
             Call::Stat { of, done } => self.opener().stat(of, done),
@@ -222,7 +224,7 @@ impl Engine {
         let Some(file) = self.files.get(&key) else {
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
-        let (path, mut txns) = (file.path.clone(), file.sealed.iter().copied().collect::<BTreeSet<u64>>());
+        let (path, mut txns) = (file.path.clone(), file.unsent.sealed().iter().copied().collect::<BTreeSet<u64>>());
         let stale = file.stale.clone();
         txns.extend(self.transactions.attributes_told(key));
         if txns.is_empty() {
@@ -251,8 +253,8 @@ impl Engine {
         if let Some(key) = self.files.at(&path)
             && let Some(file) = self.files.get(&key)
             && file.is_only_here()
-            // What it was to replace, if anything, goes with it.
-            && !file.dirty.as_ref().is_some_and(|dirty| dirty.unasked)
+            // A file that it was to replace goes with it.
+            && !file.unsent.dirty().is_some_and(|dirty| dirty.unasked)
         {
             self.committer().unname(key);
             self.names.forget(&path);
@@ -282,7 +284,7 @@ impl Engine {
                 return Err(StreamError::new(ErrorKind::Unsupported, &path, text));
             }
             self.locks.check(key, &self.files)?;
-            // What is unsent of it is sent under this name.
+            // Its unsent changes are sent under this name.
             Ok((Some(key), file.path.clone()))
         });
         let (key, path) = match outcome {
@@ -358,7 +360,7 @@ impl Engine {
         let block = u64::from(self.session.block_bytes());
         let (Some(open), Some(volume)) = (self.files.handle(handle), self.session.link.volume()) else { return };
         let Some(file) = self.files.get(&open.file).filter(|_| self.session.options().hints) else { return };
-        let Some(number) = file.number else { return };
+        let Some(number) = file.numbering.number() else { return };
         let mut blocks = Vec::new();
         for (offset, bytes) in ranges {
             let end = offset.saturating_add(*bytes).min(file.size);
@@ -369,8 +371,8 @@ impl Engine {
             for index in first..=last.min(u64::from(u32::MAX)) {
                 let index = index as u32;
                 if blocks.len() < wire::format::HINT_PAGES_WAITING_MAX
-                    && !file.blocks.contains_key(&index)
-                    && !file.present.is_hole(index)
+                    && file.table.get(index).is_none()
+                    && !file.table.present().is_hole(index)
                 {
                     blocks.push(PageId::new(number, index));
                 }
@@ -384,42 +386,9 @@ impl Engine {
     pub(super) fn share(&mut self, handle: Handle, share: Share) {
         let Some(open) = self.files.handle(handle) else { return };
         let Some(file) = self.files.get_mut(&open.file) else { return };
-        file.share = Some(share);
-        if let (Some(number), Some(volume)) = (file.number, self.session.link.volume()) {
+        file.numbering.set_share(share);
+        if let (Some(number), Some(volume)) = (file.numbering.number(), self.session.link.volume()) {
             self.session.link.notify(Notice::FileShare { volume, file: number, share });
-        }
-    }
-
-    fn refuse_call(&mut self, call: Call) {
-        let error = StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
-        let effects = self.session.effects();
-        match call {
-            Call::Stat { done, .. } => effects.finish(done, Err(error)),
-            Call::List { done, .. } => effects.finish(done, Err(error)),
-            Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
-            Call::Space { done } => effects.finish(done, Err(error)),
-            Call::Xattrs { done, .. } | Call::FolderXattrs { done, .. } => effects.finish(done, Err(error)),
-            Call::Lock { done, .. } => effects.finish(done, Err(error)),
-            Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
-            Call::Lease { done, .. } => effects.finish(done, Err(error)),
-            Call::Copy { done, .. } => effects.finish(done, Err(error)),
-            Call::Seek { done, .. } => effects.finish(done, Err(error)),
-            Call::Write { done, .. }
-            | Call::WritePage { done, .. }
-            | Call::Allocate { done, .. }
-            | Call::SetSize { done, .. }
-            | Call::SetAttributes { done, .. }
-            | Call::ChangeXattr { done, .. }
-            | Call::Sync { done, .. }
-            | Call::Close { done, .. }
-            | Call::Make { done, .. }
-            | Call::MakeWith { done, .. }
-            | Call::Remove { done, .. }
-            | Call::RemoveFolder { done, .. }
-            | Call::Link { done, .. }
-            | Call::Rename { done, .. }
-            | Call::SyncAll { done } => effects.finish(done, Err(error)),
-            Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => {}
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Changes of names and attributes, as transactions of their own.
+//! Changes of names and attributes: transactions of their own, behind those on their way for the
+//! same paths.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,8 @@ use wire::ErrorCode;
 use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, Seen};
 
-use super::file::Attributes;
-use super::transaction::{State, Transaction, is_of_attributes, path_of, paths_of, unnamed_path};
+use super::attributes::Attributes;
+use super::transaction::{Transaction, is_of_attributes, path_of, paths_of, unnamed_path};
 use super::wants::Want;
 use super::writer::Writer;
 use crate::call::{Done, SetAttributes};
@@ -58,7 +59,7 @@ impl Writer<'_> {
         }
         self.seal_linked(&to);
         let moved = self.files.iter().filter(|(_, file)| {
-            file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))
+            file.unsent.is_dirty() && !file.gone && (file.path == from || is_below(&file.path, &from))
         });
         let moved: Vec<u64> = moved.map(|(key, _)| *key).collect();
         let attributes = self.files.take_attributes_at(&from);
@@ -140,7 +141,7 @@ impl Writer<'_> {
         for (id, other) in self.transactions.iter().filter(|(_, other)| related(other)) {
             let own = other.file.is_some() && other.file == unnames;
             let file = other.file.and_then(|key| self.files.get(&key));
-            if own && !other.sent && !self.transactions.has_names_after(*id) {
+            if own && !other.sending.was_sent() && !self.transactions.has_names_after(*id) {
                 behind.push(*id);
             } else if !stuck.contains(id) {
                 after.insert(*id);
@@ -167,8 +168,8 @@ impl Writer<'_> {
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let Some(key) = txn.unnames.take() else { return };
         txn.changes.retain(|change| !matches!(change, Change::OnlyName { .. }));
-        // What was refused has used up its number.
-        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.session.now()));
+        // The refused number is used up.
+        txn.sending.queue_anew(self.session.now());
         let path = unnamed_path(&txn.changes).unwrap_or_default().to_vec();
         if let Some(file) = self.files.get_mut(&key) {
             file.attributes.links = file.attributes.links.max(2);
@@ -176,14 +177,14 @@ impl Writer<'_> {
             seen.into_iter().for_each(|seen| self.files.linked_mut().add(seen.file, &path));
         }
         self.seal(key);
-        let sealed = self.files.get(&key).map(|file| file.sealed.clone()).unwrap_or_default();
+        let sealed = self.files.get(&key).map(|file| file.unsent.sealed().to_vec()).unwrap_or_default();
         let sealed: BTreeSet<u64> = sealed.into_iter().collect();
-        // What waits for this change cannot be waited for.
+        // Transactions that wait for this change cannot be waited for.
         self.transactions.put_before(&sealed, id);
         self.transactions.unpark(&sealed);
     }
 
-    /// Changes attributes: of a file with changes that no transaction carries together with these,
+    /// Changes attributes: of a file with changes that no transaction has together with these,
     /// and of one that this device made a little later; of others on the server.
     pub fn set_attributes(&mut self, of: FileRef, wanted: SetAttributes, done: Done<()>) {
         let (key, path) = match self.files.resolve(&of, false) {
@@ -204,7 +205,7 @@ impl Writer<'_> {
             self.begin(waits, false);
         }
         if let Some(file) = key.or_else(|| self.files.known_at(&path)).and_then(|key| self.files.get_mut(&key))
-            && let Some(dirty) = &mut file.dirty
+            && let Some(dirty) = file.unsent.dirty_mut()
         {
             for change in &changes {
                 dirty.change(change);
@@ -260,8 +261,8 @@ impl Writer<'_> {
         }
         let (attributes, others) = std::mem::take(&mut txn.changes).into_iter().partition(is_of_attributes);
         txn.changes = others;
-        // What was refused has used up its number.
-        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.session.now()));
+        // The refused number is used up.
+        txn.sending.queue_anew(self.session.now());
         self.put_back(attributes);
         true
     }
@@ -278,8 +279,8 @@ impl Writer<'_> {
             return self.session.lose(&path, 0, "its attributes were not sent".to_owned(), None);
         };
         self.begin(key, false);
-        if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
-            // What was set since goes before.
+        if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.unsent.dirty_mut()) {
+            // Attributes that were set since take precedence.
             let (mode, atime, mtime) = (dirty.mode, dirty.atime, dirty.mtime);
             attributes.iter().for_each(|change| dirty.change(change));
             dirty.mode = mode.or(dirty.mode);
@@ -294,8 +295,8 @@ impl Writer<'_> {
     pub fn may_take_existing(&self, id: u64) -> bool {
         let Some(txn) = self.transactions.get(&id).filter(|txn| txn.makes_empty().is_some()) else { return false };
         let written = txn.file.and_then(|key| self.files.get(&key)).is_some_and(|file| {
-            let dirty = file.dirty.as_ref().is_some_and(|dirty| dirty.cut.is_some() || dirty.extended);
-            dirty || file.overlay.open_bytes() > 0
+            let dirty = file.unsent.dirty().is_some_and(|dirty| dirty.cut.is_some() || dirty.extended);
+            dirty || file.unsent.overlay().open_bytes() > 0
         });
         !written && !self.transactions.is_followed(id)
     }
@@ -303,8 +304,7 @@ impl Writer<'_> {
     pub fn take_existing(&mut self, id: u64) {
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let made = txn.makes_empty();
-        txn.take_existing();
-        txn.state = State::Queued(self.session.now());
+        txn.take_existing(self.session.now());
         if let Some(file) = txn.file.and_then(|key| self.files.get_mut(&key)) {
             file.taken = made;
             file.attributes.made_here = false;

@@ -1,9 +1,9 @@
 //! Transactions to the server, in the order of their numbers, several under way; and what became of
 //! them.
 //!
-//! A transaction that follows another one of the same file waits for its answer, which says what
-//! version it is based on. Others do not wait. A number that was refused is not used again for
-//! something else: the server would not know which was meant.
+//! A transaction that follows another one of the same file waits for its answer, which says on what
+//! version it is based. Others do not wait. A number that was refused is not used for another
+//! transaction: the server would not know which is meant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use wire::volume::{Change, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
 use super::blocks::Blocks;
-use super::file::{Base, Block};
+use super::dirty::Base;
 use super::files::Files;
 use super::locks::{LockHolder, Locks, lost_lock};
+use super::read::Read;
 use super::reader::Reader;
-use super::reading::Read;
 use super::requests::AskFor;
 use super::session::Session;
 use super::touches::Touches;
-use super::transaction::{State, Transaction};
+use super::transaction::Transaction;
 use super::transactions::Transactions;
 use super::wants::{WaitingCalls, Want};
 use super::writer::Writer;
@@ -32,22 +32,16 @@ use crate::{ErrorKind, StreamError};
 /// Transactions under way at most. The server remembers the answers of the last 64.
 const UNDER_WAY_MAX: usize = 16;
 
-/// Bytes of transactions under way: what the connection queues without holding up what comes after them.
+/// Bytes of transactions under way: what the connection queues without holding up what comes after
+/// them.
 const UNDER_WAY_BYTES_MAX: u64 = (wire::format::PUT_QUEUE_BYTES_MAX - wire::format::COMMIT_BYTES_MAX_WRITTEN) as u64;
 
 /// Time for the answer to a transaction beyond what the link needs: a slow disk syncs.
 const COMMIT_TIME: Duration = Duration::from_secs(60);
 
-/// How long to wait before a transaction is sent again that the server had no time for, or failed with.
+/// How long to wait before a transaction is sent again that the server had no time for, or failed
+/// with.
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// How long before a parked transaction is sent again by itself: at first, and twice as long each
-/// time, up to the second. So changes go on soon after a lease ended or there is room, and a large
-/// transaction that is refused again and again takes little of the link.
-const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
-
-/// How often a transaction is sent to a server that fails with it.
-const TRIES_MAX: u32 = 20;
 
 /// The parts that the outcome of a transaction changes.
 ///
@@ -78,7 +72,7 @@ impl Committer<'_> {
 
     /// Sends what may be sent.
     pub fn pump_commits(&mut self) {
-        // What was written under a lock is sent if the lock still holds.
+        // Data that was written under a lock is sent only if the lock still holds.
         if !self.session.link.is_open() || !self.session.is_proven() || self.locks.is_claiming() {
             return;
         }
@@ -87,13 +81,13 @@ impl Committer<'_> {
         let (mut count, mut bytes) = self.transactions.under_way();
         for id in self.transactions.in_order() {
             let Some(txn) = self.transactions.get(&id) else { continue };
-            let State::Queued(from) = txn.state else { continue };
-            match (txn.number.is_some(), txn.after.is_empty()) {
+            let Some(from) = txn.sending.queued() else { continue };
+            match (txn.sending.number().is_some(), txn.after.is_empty()) {
                 (true, false) if self.transactions.follows_later_number(txn) => {
                     // It was never sent by its number, so nobody knows it; its next one will be
                     // higher.
                     if let Some(txn) = self.transactions.get_mut(&id) {
-                        txn.number = None;
+                        txn.sending.drop_number();
                     }
                     continue;
                 }
@@ -125,15 +119,15 @@ impl Committer<'_> {
 
     fn send_commit(&mut self, id: u64) {
         let Some(txn) = self.transactions.get(&id) else { return };
-        let (Some(number), mtime_ns) = (txn.number, txn.mtime_ns) else { return };
+        let (Some(number), mtime_ns) = (txn.sending.number(), txn.mtime_ns) else { return };
         let changes = txn.present_changes(self.files);
         if let Some(txn) = self.transactions.get_mut(&id) {
-            (txn.state, txn.sent) = (State::Sent, true);
+            txn.sending.send();
         }
         self.session.ask(AskFor::Commit(id), VolumeAsk::Commit { number, mtime_ns, changes }, COMMIT_TIME);
     }
 
-    /// What the server says of a transaction.
+    /// The server has answered a transaction.
     pub fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
         let now = self.session.now();
         let removes_only_here = self.removes_only_here(id);
@@ -146,24 +140,22 @@ impl Committer<'_> {
                 self.committed(id, &versions);
             }
             // Done or not: the same number tells.
-            Err(Unanswered::Expired) => txn.state = State::Queued(now),
+            Err(Unanswered::Expired) => txn.sending.queue(now),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled, .. }) => {
                 // Not done, or done by a volume that stopped then: the same number tells. What
                 // follows may have been, under later numbers: then this one is told to be outdated.
-                txn.state = State::Queued(again);
+                txn.sending.queue(again);
             }
-            // It was refused, and the answer was lost with a connection: no more than these few are under way, and the server remembers more
-            // answers than that. With another number it tells why, or does it.
-            Ok(Reply::Error { code: ErrorCode::Outdated, .. }) if txn.replayed.is_none() && txn.tries < TRIES_MAX => {
-                txn.tries += 1;
-                txn.number = None;
-                txn.state = State::Queued(now);
+            // It was refused, and the answer was lost with a connection: no more than these few are
+            // under way, and the server remembers more answers than that. With another number it
+            // tells why, or does it.
+            Ok(Reply::Error { code: ErrorCode::Outdated, .. }) if txn.replayed.is_none() && txn.sending.may_retry() => {
+                txn.sending.retry_anew(now);
             }
             Ok(Reply::Error { code: ErrorCode::Storage | ErrorCode::Internal | ErrorCode::Corrupt, .. })
-                if txn.tries < TRIES_MAX =>
+                if txn.sending.may_retry() =>
             {
-                txn.tries += 1;
-                txn.state = State::Queued(again);
+                txn.sending.retry(again);
             }
             Ok(Reply::Error { .. }) | Err(Unanswered::Refused) if txn.renames_with_attributes() => {
                 self.writer().without_taken_attributes(id);
@@ -223,23 +215,19 @@ impl Committer<'_> {
             Some(key) => self.reader().file_committed(key, id, &txn, seen),
             None => self.names_changed(&txn, versions),
         }
-        self.tell_wants(id, None, versions);
+        self.tell_callers(id, None, versions);
     }
 
     /// It can be sent again later; those who wait are told.
     fn park(&mut self, id: u64, error: &StreamError) {
         let now = self.session.now();
         let Some(txn) = self.transactions.get_mut(&id) else { return };
-        let wait = PARKED.start().saturating_mul(1 << txn.parked.min(8)).min(*PARKED.end());
-        txn.state = State::Parked(now.after(wait));
-        txn.parked += 1;
-        (txn.number, txn.sent) = (None, false);
-        txn.why = Some(error.clone());
+        txn.sending.park(now, error.clone());
         let key = txn.file;
         let mut stuck = self.transactions.followers(id);
         stuck.insert(0, id);
         self.free_names(key, &stuck, error);
-        stuck.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
+        stuck.into_iter().for_each(|id| self.tell_callers(id, Some(error), &[]));
     }
 
     /// Changes of names that wait for transactions that are parked, or follow such a one, wait no
@@ -266,12 +254,12 @@ impl Committer<'_> {
 
     /// Parked transactions of a file that nobody has open any more.
     fn refuse_parked(&mut self, key: u64) {
-        // What waits for the name to be removed is dropped with the name.
-        let told = |txn: &Transaction| txn.file == Some(key) && txn.is_parked() && txn.after.is_empty();
+        // A transaction that waits for the name to be removed is dropped with the name.
+        let told = |txn: &Transaction| txn.file == Some(key) && txn.sending.is_parked() && txn.after.is_empty();
         let parked = self.transactions.iter().filter(|(_, txn)| told(txn));
         let parked: Vec<u64> = parked.map(|(id, _)| *id).collect();
         for id in parked {
-            if let Some(why) = self.transactions.get(&id).and_then(|txn| txn.why.clone()) {
+            if let Some(why) = self.transactions.get(&id).and_then(|txn| txn.sending.why().cloned()) {
                 self.refuse(id, &why);
             }
         }
@@ -292,7 +280,7 @@ impl Committer<'_> {
             if let Some(key) = txn.file {
                 bytes += self.reader().overtaken(key, error);
                 if let Some(file) = self.files.get_mut(&key) {
-                    file.sealed.retain(|other| *other != id);
+                    file.unsent.refused(id);
                 }
             }
             self.session.lose(&txn.path, bytes, error.to_string(), kept_as);
@@ -300,7 +288,7 @@ impl Committer<'_> {
         if txn.told {
             self.session.lose(&txn.path, 0, error.to_string(), None);
         }
-        self.tell_wants(id, Some(error), &[]);
+        self.tell_callers(id, Some(error), &[]);
         followers.into_iter().for_each(|id| self.refuse(id, error));
         if let Some(key) = txn.file {
             self.reader().drop_unused(key);
@@ -308,7 +296,7 @@ impl Committer<'_> {
     }
 
     /// Tells those who wait for a transaction.
-    pub fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+    pub fn tell_callers(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
         for waiting in self.calls.answered(id, error) {
             let outcome = error.cloned().map_or(Ok(()), Err);
             match waiting.want {
@@ -334,11 +322,10 @@ impl Committer<'_> {
     /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.
     pub fn abandon(&mut self, want: &Want) {
         match want {
-            Want::Change { txn, .. } | Want::Create { txn, .. } => {
-                let unsent = |txn: &Transaction| txn.number.is_none() && matches!(txn.state, State::Queued(_));
-                if self.transactions.get(txn).is_some_and(unsent) {
-                    self.transactions.remove(*txn);
-                }
+            Want::Change { txn, .. } | Want::Create { txn, .. }
+                if self.transactions.get(txn).is_some_and(|txn| txn.sending.is_new()) =>
+            {
+                self.transactions.remove(*txn);
             }
             Want::Sync { closing: Some(key), .. } => self.release(*key),
             _ => {}
@@ -352,11 +339,11 @@ impl Committer<'_> {
         if file.handles > 0 {
             return;
         }
-        let number = file.number.take();
+        let number = file.numbering.take();
         self.locks.unlock_all(key, self.session.now());
         let Some(file) = self.files.get_mut(&key) else { return };
         if let Some(number) = number {
-            file.blocks.retain(|_, block| !matches!(block, Block::OnTheWay { .. }));
+            file.table.forget_pushes();
             self.touches.send(self.files, &mut self.session.link);
             self.reader().forget_number(key, number);
         }
@@ -373,8 +360,9 @@ impl Committer<'_> {
             return;
         }
         self.writer().seal(holder.0);
-        let sealed = self.files.get(&holder.0).map(|file| file.sealed.as_slice()).unwrap_or_default();
-        let unsent = sealed.iter().copied().find(|id| self.transactions.get(id).is_some_and(|txn| !txn.sent));
+        let sealed = self.files.get(&holder.0).map(|file| file.unsent.sealed()).unwrap_or_default();
+        let unsent =
+            sealed.iter().copied().find(|id| self.transactions.get(id).is_some_and(|txn| !txn.sending.was_sent()));
         if let Some(id) = unsent {
             self.refuse(id, &lost_lock(holder.0, self.files));
         }

@@ -1,17 +1,15 @@
-//! Connections that come and go, what the outbox held, and the end.
+//! The connection comes and goes; the outbox is loaded at the start; the volume is shut down.
 
 use connection::{Connected, Unanswered};
-use wire::{ErrorCode, Reply};
+use wire::Reply;
 
 use super::Engine;
 use super::effects::Time;
-use super::file::Block;
 use super::requests::AskFor;
 use super::touches::Touches;
-use super::transaction::Keep;
 use super::wants::Want;
 use crate::outbox::Stored;
-use crate::{ErrorKind, Lost, StreamError, VolumeInfo};
+use crate::{ErrorKind, Lost, StreamError};
 
 impl Engine {
     /// A connection is there.
@@ -25,44 +23,14 @@ impl Engine {
 
     /// The volume is open on the present connection, or not.
     pub(super) fn volume_opened(&mut self, answer: Result<Reply, Unanswered>) {
-        let (volume, nonce, mut info) = match answer {
-            Ok(Reply::VolumeOpened { volume, id, block_bytes, writable, nonce }) => {
-                (volume, nonce, VolumeInfo { id, block_bytes, writable })
-            }
-            Ok(Reply::Error { code, text }) => {
-                let passing = matches!(code, ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled);
-                let error = match code {
-                    ErrorCode::NotFound => {
-                        let text = format!("the server has no volume of this name ({text}); see its --volume options");
-                        StreamError::volume(ErrorKind::NotFound, self.session.name(), text)
-                    }
-                    _ => StreamError::refused(code, format!("volume {}", self.session.name()).as_bytes(), &text),
-                };
-                return self.session.cannot_open(error, !passing);
-            }
-            Ok(_) => {
-                return self
-                    .session
-                    .cannot_open(StreamError::nonsense(self.session.name().as_bytes(), "no volume"), true);
-            }
-            Err(_) => {
-                let error = StreamError::volume(
-                    ErrorKind::Timeout,
-                    self.session.name(),
-                    "the server does not answer; it is tried again",
-                );
-                return self.session.cannot_open(error, false);
-            }
+        let (volume, nonce, mut info) = match self.session.volume_of(answer) {
+            Ok(opened) => opened,
+            Err((error, for_good)) => return self.session.cannot_open(error, for_good),
         };
-        if !wire::format::VOLUME_BLOCK_BYTES.contains(&info.block_bytes) {
-            return self
-                .session
-                .cannot_open(StreamError::nonsense(self.session.name().as_bytes(), "blocks of a strange size"), true);
-        }
         if let Some(address) =
             self.session.link.exposed_to().filter(|_| info.writable && !self.session.options().insecure)
         {
-            // What this device opened for reading it goes on to read.
+            // A volume that this device opened for reading stays open for reading.
             if self.session.info().is_none_or(|old| old.writable) || !self.transactions.is_empty() {
                 let text = format!(
                     "it may be written, but over runnel:// to {address} others could read and change what is sent; \
@@ -91,7 +59,7 @@ impl Engine {
             let error = StreamError::volume(ErrorKind::Stale, self.session.name(), text);
             self.committer().refuse(id, &error);
         }
-        // What is in the cache is known before anything is read.
+        // Nothing is read before it is known what the disk cache holds.
         if self.session.options().cache.is_none() {
             self.session.tell_opened();
         }
@@ -105,7 +73,7 @@ impl Engine {
             match what {
                 AskFor::Want(id) => self.calls.get_mut(&id).into_iter().for_each(|waiting| waiting.asked = false),
                 AskFor::File(key) => {
-                    self.files.get_mut(&key).into_iter().for_each(|file| file.opening = false);
+                    self.files.get_mut(&key).into_iter().for_each(|file| file.numbering.set_opening(false));
                     self.reader().open_number(key);
                 }
                 AskFor::Lock(_) => self.locks.pump(&mut self.session),
@@ -122,8 +90,8 @@ impl Engine {
         self.files.forget_numbers();
         self.touches = Touches::default();
         for file in self.files.values_mut() {
-            (file.number, file.opening, file.arrival) = (None, false, None);
-            file.blocks.retain(|_, block| !matches!(block, Block::Asked | Block::OnTheWay { .. }));
+            file.numbering.disconnected();
+            file.table.disconnected();
         }
         self.calls.disconnected();
         self.transactions.disconnected();
@@ -172,7 +140,8 @@ impl Engine {
         }
     }
 
-    /// Ends everything. What is not on the server goes to the outbox with the jobs of this call; see [`Engine::take_unkept`].
+    /// Ends everything. What is not on the server goes to the outbox with the jobs of this call;
+    /// see [`Engine::take_unkept`].
     pub fn shut_down(&mut self, time: Time) {
         self.session.set_time(time);
         if self.session.is_closed() {
@@ -196,7 +165,7 @@ impl Engine {
             None => "the volume was shut down before the server had it; sync before, or use an outbox",
         };
         let unkept =
-            self.transactions.iter().filter(|(_, txn)| (txn.file.is_some() || txn.told) && txn.keep != Keep::Stored);
+            self.transactions.iter().filter(|(_, txn)| (txn.file.is_some() || txn.told) && !txn.kept.is_stored());
         let unkept: Vec<u64> = unkept.map(|(id, _)| *id).collect();
         let mut told = Vec::new();
         for id in unkept {

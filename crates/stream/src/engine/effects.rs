@@ -1,10 +1,10 @@
-//! What goes into the engine with every event, and what comes out of it.
+//! The time, which comes into the engine with every event, and the effects that come out of it.
 
 use connection::VolumeMessage;
 use units::Moment;
 
 use crate::StreamError;
-use crate::call::Done;
+use crate::call::{Done, Finish};
 use crate::job::Job;
 
 /// Now, and what clocks on walls say.
@@ -15,10 +15,7 @@ pub(crate) struct Time {
     pub wall_ns: i64,
 }
 
-/// A completed call; to be run under no lock.
-pub(crate) type Finish = Box<dyn FnOnce() + Send>;
-
-/// What is to be done outside.
+/// The effects of an event, to be carried out by the threads of the volume.
 #[derive(Default)]
 pub(crate) struct Effects {
     /// Each for the connection of a generation.

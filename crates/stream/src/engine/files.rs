@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use units::{InodeId, Moment};
 use wire::volume::{Change, FileInfo, FileKind, Seen};
 
-use super::file::{Block, Dirty, File};
+use super::dirty::Dirty;
+use super::file::File;
+use super::table::Block;
 use crate::call::{Handle, OpenHow, SetAttributes};
 use crate::linked::Linked;
 use crate::names::{check_path, is_below, parent};
@@ -23,10 +25,10 @@ pub(super) struct Open {
 
 /// Files by key, by path, and by the number that the present connection has for them.
 ///
-/// Invariant: a path stands for one file at most, and that is not gone. A number belongs to the file
-/// that has it. Each handle is of a file that is here. All files with changes or reads are among the
-/// busy ones: a device knows a thousand files and works on a few, and after each call and answer it
-/// asks what is due, which must not walk through files that are only kept.
+/// Invariant: a path stands for one file at most, and that is not gone. A number belongs to the
+/// file that has it. Each handle is of a file that is here. All files with changes or reads are
+/// among the busy ones: a device knows a thousand files and works on a few, and after each call and
+/// answer it asks what is due, which must not walk through files that are only kept.
 #[derive(Default)]
 pub(super) struct Files {
     files: BTreeMap<u64, File>,
@@ -118,7 +120,7 @@ impl Files {
         self.by_number.get(&number).copied()
     }
 
-    /// What is pushed by this number is of this file.
+    /// Blocks that are pushed by this number are of this file.
     pub fn set_number(&mut self, number: InodeId, key: u64) {
         self.by_number.insert(number, key);
     }
@@ -180,7 +182,7 @@ impl Files {
 
     /// Files with changes that no transaction has, by their keys.
     pub fn changed(&self) -> impl Iterator<Item = (u64, &File)> {
-        self.busy().filter(|(_, file)| file.dirty.is_some())
+        self.busy().filter(|(_, file)| file.unsent.is_dirty())
     }
 
     /// Files with reads, by their keys.
@@ -195,7 +197,7 @@ impl Files {
     /// Forgets those that are busy no more.
     pub fn rest(&mut self) {
         let files = &self.files;
-        let is_busy = |file: &File| file.dirty.is_some() || !file.reads.is_empty();
+        let is_busy = |file: &File| file.unsent.is_dirty() || !file.reads.is_empty();
         self.busy.retain(|key| files.get(key).is_some_and(is_busy));
         #[cfg(test)]
         for (key, file) in files {
@@ -255,18 +257,18 @@ impl Files {
     /// Whether a file at a path is on its way to the server, which cannot be asked about it yet.
     pub fn is_being_made(&self, path: &[u8]) -> bool {
         let file = self.known_at(path).and_then(|key| self.get(&key));
-        file.is_some_and(|file| file.seen.is_none() && !file.sealed.is_empty())
+        file.is_some_and(|file| file.seen.is_none() && !file.unsent.sealed().is_empty())
     }
 
     /// Bytes of all files without a name.
     pub fn nameless_bytes(&self) -> u64 {
-        self.values().filter(|file| file.is_nameless()).map(|file| file.overlay.bytes()).sum()
+        self.values().filter(|file| file.is_nameless()).map(|file| file.unsent.overlay().bytes()).sum()
     }
 
     /// Bytes of changes that no transaction has. What files that are gone have over their blocks is
     /// never sent.
     pub fn unsealed_bytes(&self) -> u64 {
-        self.changed().map(|(_, file)| file.overlay.open_bytes()).sum()
+        self.changed().map(|(_, file)| file.unsent.overlay().open_bytes()).sum()
     }
 
     /// Whether what is known of a file is the one that is meant.
@@ -298,8 +300,9 @@ impl Files {
         file.is_some_and(File::is_nameless)
     }
 
-    /// Whether a file can be opened without asking the server: it begins empty, whether it is there or not. Its folder must have files that
-    /// the server told of, or it is the top one, so that a wrong path is told now and not by the next sync.
+    /// Whether a file can be opened without asking the server: it begins empty, whether it is there
+    /// or not. Its folder must have files that the server told of, or it is the top one, so that a
+    /// wrong path is told now and not by the next sync.
     pub fn may_replace(&self, path: &[u8], how: OpenHow) -> bool {
         let folder = parent(path);
         let begins_empty = how.truncate && !how.append && self.known_at(path).is_none();
@@ -307,7 +310,8 @@ impl Files {
         begins_empty && (folder.is_empty() || self.values().any(there))
     }
 
-    /// The file that is meant, if it is known here, and its path. By path only a file with changes is meant here, others are the server's.
+    /// The file that is meant, if it is known here, and its path. By path only a file with changes
+    /// is meant here, others are the server's.
     pub fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
         match of {
             FileRef::Handle(handle) => {
@@ -339,7 +343,7 @@ impl Files {
     }
 
     pub fn patience_due(&self) -> Option<Moment> {
-        let blocks = self.reading().flat_map(|(_, file)| file.blocks.values());
+        let blocks = self.reading().flat_map(|(_, file)| file.table.iter().map(|(_, block)| block));
         blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
     }
 
@@ -352,10 +356,13 @@ impl Files {
     /// must go before.
     pub fn take_attributes(&mut self, key: u64) -> Vec<Change> {
         let Some(file) = self.get_mut(&key) else { return Vec::new() };
-        let alone = file.has_only_attributes() && file.sealed.is_empty() && !file.gone;
+        let alone = file.unsent.has_only_attributes() && file.unsent.sealed().is_empty() && !file.gone;
         let Some(seen) = file.seen.filter(|_| alone) else { return Vec::new() };
-        let Some(Dirty { mode, atime, mtime, owner: (None, None), .. }) = file.dirty else { return Vec::new() };
-        file.dirty = None;
+        let Some(Dirty { mode, atime, mtime, owner: (None, None), .. }) = file.unsent.dirty() else {
+            return Vec::new();
+        };
+        let (mode, atime, mtime) = (*mode, *atime, *mtime);
+        file.unsent.take_dirty();
         let wanted = SetAttributes { mode, atime_ns: atime, mtime_ns: mtime, ..SetAttributes::default() };
         wanted.changes(&file.path, Some(Seen::of_file(seen.file)))
     }

@@ -1,6 +1,6 @@
-//! Which device this is for the server: a number that the server gave out once, and a secret by
-//! which it is shown on every connection before anything is written. With an outbox, both are on
-//! stable storage before the first transaction has the number.
+//! The identity of this device: a number that the server gave out once, and a secret. The device
+//! proves it on every connection before anything is written. With an outbox, both are on stable
+//! storage before the first transaction has the number.
 
 use connection::Unanswered;
 use units::Moment;
@@ -9,7 +9,7 @@ use wire::{ErrorCode, Reply};
 
 use crate::outbox::{Identity, Who};
 
-/// What comes next.
+/// The next step of the proof.
 pub(super) enum Step {
     /// The identity goes to the outbox.
     Keep(Who),
@@ -26,7 +26,7 @@ pub(super) enum Step {
 #[derive(Default)]
 pub(super) struct Showing {
     who: Who,
-    /// What a proof is made over, on the present connection.
+    /// The nonce of the present connection, over which the proof is made.
     nonce: u128,
     /// The identity is on stable storage, or need not be.
     durable: bool,
@@ -38,7 +38,7 @@ pub(super) struct Showing {
 }
 
 impl Showing {
-    /// What an outbox held is on stable storage.
+    /// An identity from an outbox is on stable storage.
     pub fn new(who: Who) -> Showing {
         Showing { durable: who.identity.is_some(), who, ..Showing::default() }
     }
@@ -74,7 +74,7 @@ impl Showing {
         self.again = Some(again);
     }
 
-    /// What to ask next of the volume with this identity.
+    /// The next request for the proof, to the volume with this identity.
     pub fn next_ask(&self, volume: u128) -> Option<VolumeAsk> {
         if self.proven || self.busy || self.again.is_some() {
             return None;
@@ -92,7 +92,7 @@ impl Showing {
         self.busy = is_under_way;
     }
 
-    /// What the server says, and what follows; `has_outbox`: the identity is kept.
+    /// The server has answered; returns what follows. `has_outbox`: the identity is kept.
     pub fn answered(&mut self, answer: Result<Reply, Unanswered>, has_outbox: bool) -> Vec<Step> {
         self.busy = false;
         match answer {
@@ -123,7 +123,7 @@ impl Showing {
 
     /// The identity is in the outbox, or cannot be; `None`: that was known already.
     pub fn kept(&mut self, outcome: Result<(), String>) -> Option<Result<(), String>> {
-        // What is kept later may fail: the outbox has the same with more.
+        // A later job may fail: the outbox has this identity already.
         if std::mem::replace(&mut self.durable, true) {
             return None;
         }

@@ -146,12 +146,12 @@ impl Link {
         self.reason = reason.into();
     }
 
-    /// What is known of the way from the server.
+    /// The estimate of the direction from the server.
     pub fn incoming(&self) -> &LinkEstimate {
         &self.incoming
     }
 
-    /// What is known of the way to the server.
+    /// The estimate of the direction to the server.
     pub fn outgoing(&self) -> &LinkEstimate {
         &self.outgoing
     }
@@ -186,7 +186,7 @@ impl Link {
     /// The stream that brings this block next, and until when it is waited for; `None`: it has to
     /// be asked for.
     pub fn expects(&self, file: &File, index: u32, now: Moment) -> Option<(StreamId, Moment)> {
-        let arrival = file.arrival.filter(|arrival| self.streams.contains(&arrival.stream))?;
+        let arrival = file.table.arrival().filter(|arrival| self.streams.contains(&arrival.stream))?;
         arrival.expects(index, now).map(|until| (arrival.stream, until))
     }
 

@@ -1,12 +1,12 @@
 //! Locks of byte ranges across devices, as fcntl(2) and flock(2) have them.
 //!
-//! What the server gave is remembered, and claimed again on each connection: a server that was
-//! started anew knows of no locks. It keeps those of a device that is away for a few seconds only,
-//! so another device may have a lock by then. Such a lock is
-//! *lost*: what its owner does with the file fails until it unlocks, as on NFS.
+//! Locks that the server gave are remembered, and claimed again on each connection: a server that
+//! was started anew knows of none. It keeps those of a device that is away for a few seconds only,
+//! so another device may have a lock by then. Such a lock is *lost*: every use of the file by its
+//! owner fails until it unlocks, as on NFS.
 //!
-//! Two requests of one owner for one file are never under way together, since the server does what
-//! comes together in any order. To unlock needs no answer.
+//! Two requests of one owner for one file are never under way together, since the server does
+//! requests that come together in any order. Unlocking needs no answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::{ErrorKind, StreamError};
 /// An owner of locks in a file.
 pub(super) type LockHolder = (u64, LockOwner);
 
-/// What an owner was given.
+/// The locks of one owner in one file.
 struct Held {
     /// The file, as the server calls it.
     file: u64,
@@ -47,16 +47,16 @@ struct Step {
 
 /// The locks of this device.
 ///
-/// Invariant: what an owner was given is held until it unlocks, or is lost. Two requests of one owner
-/// for one file are never under way together.
+/// Invariant: what an owner was given is held until it unlocks, or is lost. Two requests of one
+/// owner for one file are never under way together.
 #[derive(Default)]
 pub(super) struct Locks {
     held: BTreeMap<LockHolder, Held>,
     /// Whose locks somebody else may have by now.
     lost: BTreeSet<LockHolder>,
-    /// What is to be asked, in order.
+    /// Requests that are to be sent, in order.
     waiting: VecDeque<Step>,
-    /// What was asked, by number.
+    /// Requests under way, by number.
     asked: BTreeMap<u64, Step>,
     /// The server had no time; nothing is asked before.
     paused_until: Moment,
@@ -81,7 +81,7 @@ impl Locks {
                 effects.finish(done, Err(StreamError::timeout(b"", time)));
             }
         }
-        // What was not asked need not be; of the others the answer counts.
+        // A request that was not sent need not be; of the others the answer counts.
         self.waiting.retain(|step| step.done.is_some() || step.is_claim || step.ask.kind.is_none());
     }
 
@@ -180,7 +180,8 @@ impl Locks {
         })
     }
 
-    /// Locks a file that the server calls `id`, or tells what is in the way, once that has answered.
+    /// Locks a file that the server calls `id`, or tells what is in the way, once that has
+    /// answered.
     pub fn lock(&mut self, holder: LockHolder, id: u64, wish: &LockWish, done: Done<Option<HeldLock>>, now: Moment) {
         let ask = ask(id, wish.owner, wish.pid, (wish.start, wish.end), wish.kind);
         let ask = LockAsk { test: wish.test, ..ask };
@@ -273,7 +274,7 @@ impl Locks {
                         }
                         session.finish(done, Ok(held));
                     }
-                    // Who wanted it has given up.
+                    // The caller has given up.
                     None if is_new => self.give_up(holder, ask.file, range, now),
                     None if is_claim && held.is_some() => return Some(holder),
                     None => {}

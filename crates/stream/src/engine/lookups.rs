@@ -1,6 +1,6 @@
 //! Calls that ask what is on the server: attributes, listings, links, extended attributes, room.
 //!
-//! An answer is completed with what was changed here and the server does not know.
+//! Answers are completed with changes that were made here and are not on the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use connection::Unanswered;
 use wire::volume::{FileInfo, FileKind, FolderEntry, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::file::{Attributes, File};
+use super::attributes::Attributes;
+use super::file::File;
 use super::opener::Opener;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
@@ -53,7 +54,8 @@ impl Opener<'_> {
                         let info = self.shown(&path, info);
                         self.session.finish(done, Ok(info));
                     }
-                    // That there was nothing is not believed again: somebody may wait for another device to make the file.
+                    // That there was nothing is not believed again: somebody may wait for another
+                    // device to make the file.
                     Some(None) | None => {
                         self.calls.wait(Want::Stat { path, done }, self.session);
                     }
@@ -62,8 +64,8 @@ impl Opener<'_> {
         }
     }
 
-    /// What an open file is now on the server. Who has locked it wants to know what others did
-    /// before.
+    /// Asks the server for the present version of an open file. Who has locked it wants to know
+    /// what others did before.
     pub fn look_again(&mut self, handle: Handle, done: Done<Opened>) {
         let Some(key) = self.files.handle(handle).map(|open| open.file) else {
             return self.session.finish(done, Err(StreamError::bad_handle()));
@@ -89,7 +91,7 @@ impl Opener<'_> {
         self.calls.wait(Want::List { path, folder: None, entries: Vec::new(), again: 0, done }, self.session);
     }
 
-    /// What the server says of a path, with what was done here and it does not know.
+    /// The attributes that the server tells of a path, with changes that it does not know.
     fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
         let key = match info.links > 1 && info.kind == FileKind::File {
             true => self.files.with_id(info.seen.file),
@@ -152,7 +154,7 @@ impl Opener<'_> {
             return self.session.finish(done, Ok(Xattrs::default()));
         }
         if let Some((key, file)) = key.zip(file).filter(|(_, file)| file.seen.is_none()) {
-            let is_new = file.sealed.is_empty() && file.dirty.as_ref().is_some_and(|dirty| !dirty.unasked);
+            let is_new = file.unsent.sealed().is_empty() && file.unsent.dirty().is_some_and(|dirty| !dirty.unasked);
             if is_new {
                 return self.session.finish(done, Ok(Xattrs::default()));
             }
@@ -190,7 +192,7 @@ impl Opener<'_> {
             let held = |path: &[u8]| self.transactions.values().any(|txn| txn.replayed.is_some() && txn.concerns(path));
             let ask = match &waiting.want {
                 Want::Lease { file: Some(_), .. } if !self.session.is_proven() => continue,
-                // What an outbox brings comes first.
+                // Transactions from an outbox come first.
                 Want::Stat { path, .. } | Want::Open { path, .. } if held(path) => continue,
                 Want::Stat { path, .. } | Want::Lease { path, file: None, .. } => {
                     VolumeAsk::FileStat { path: path.clone() }
@@ -240,7 +242,7 @@ impl Opener<'_> {
     /// Asks for [`Want::Look`], by a request of its own: one that is under way may have been
     /// answered before the lock was given.
     fn pump_look(&mut self, id: u64, key: u64) {
-        let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
+        let Some(file) = self.files.get_mut(&key).filter(|file| !file.numbering.is_opening()) else { return };
         let is_gone = file.gone;
         file.unsure |= !is_gone;
         if let Some(waiting) = self.calls.get_mut(&id) {
@@ -258,8 +260,8 @@ impl Opener<'_> {
         let (info, unchanged) = (file.info(), file.kernel.is_some() && file.kernel == file.seen);
         file.kernel = file.seen;
         if !unchanged {
-            // Who changed it may have made and removed files that belong to it, such as the journal
-            // of a database.
+            // Whoever changed it may have made and removed files that belong to it, such as the
+            // journal of a database.
             self.names.forget_all();
         }
         let of_it = |waiting: &Waiting| matches!(waiting.want, Want::Look { file, .. } if file == key && waiting.asked);

@@ -15,7 +15,7 @@ const LOST_MAX: usize = 64;
 pub(super) struct LostChanges(VecDeque<Lost>);
 
 impl LostChanges {
-    /// What an outbox could not read.
+    /// Starts with the transactions that an outbox could not read.
     pub fn new(lost: Vec<Lost>) -> LostChanges {
         LostChanges(lost.into_iter().take(LOST_MAX).collect())
     }

@@ -1,4 +1,4 @@
-//! Opening files, and what the server says of a file when it is opened.
+//! Opening files, and the server's answers to that.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use units::{InodeId, Token};
 use wire::volume::{Change, FileInfo, FileKind, VolumeReply};
 use wire::{BlockRange, ErrorCode, Notice, Reply};
 
+use super::attributes::Attributes;
 use super::blocks::Blocks;
 use super::committer::Committer;
-use super::file::{Attributes, File};
+use super::file::File;
 use super::files::Files;
 use super::locks::Locks;
+use super::read::Read;
 use super::reader::Reader;
-use super::reading::Read;
 use super::requests::AskFor;
 use super::session::Session;
 use super::touches::Touches;
@@ -136,7 +137,8 @@ impl Opener<'_> {
         if info.kind != FileKind::File {
             return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
         }
-        // Who looks the name up now, because it opened another file than it expected, must not find the old one.
+        // Who looks the name up now, because it opened another file than it expected, must not find
+        // the old one.
         self.names.put(path, Some(info), self.session.now());
         self.files.note_linked(path, &info);
         let known = self.files.at(path);
@@ -174,12 +176,12 @@ impl Opener<'_> {
         Ok(self.writer().add_handle(key, how, token, unchanged))
     }
 
-    /// What the server says of a file when it is opened on the present connection.
+    /// Takes the server's answer when a file is opened on the present connection.
     fn refresh(&mut self, key: u64, number: InodeId, info: &FileInfo, present: &[BlockRange], cut: bool) {
         let version = info.seen.version;
         let is_ahead = self.transactions.has_attributes_of(key);
         let Some(file) = self.files.get_mut(&key) else { return };
-        file.opening = false;
+        file.numbering.set_opening(false);
         let Some(seen) = file.seen else { return };
         let made_here = file.attributes.made_here && seen == info.seen;
         if version > seen.version {
@@ -191,7 +193,7 @@ impl Opener<'_> {
         }
         if file.seen == Some(info.seen) {
             (file.size, file.unsure) = (info.size, false);
-            file.present = Present::new(present, cut);
+            *file.table.present_mut() = Present::new(present, cut);
             if !file.is_changed() && !is_ahead {
                 let read_here = file.attributes.atime_ns;
                 file.attributes = Attributes { made_here, ..Attributes::of(info) };
@@ -199,12 +201,12 @@ impl Opener<'_> {
             }
         }
         // An older answer, overtaken by a commit of ours, tells nothing new.
-        let old = file.number.replace(number);
-        let share = file.share;
+        let old = file.numbering.replace(number);
+        let share = file.numbering.share();
         if let Some(old) = old.filter(|old| *old != number) {
             self.reader().forget_number(key, old);
         }
-        // What is pushed is for the file that is not overtaken, though both have the number.
+        // Pushed blocks are for the file that is not overtaken, though both have the number.
         if self.files.get(&key).is_some_and(|file| file.stale.is_none()) {
             self.files.set_number(number, key);
         }
@@ -221,14 +223,15 @@ impl Opener<'_> {
             }
             return;
         };
-        file.opening = false;
+        file.numbering.set_opening(false);
         let path = file.path.clone();
         match answer {
             Ok(Reply::Volume(VolumeReply::FileOpened { file: number, info, present, cut, .. })) => {
                 if file.seen.is_some_and(|seen| seen.file == info.seen.file) && info.kind == FileKind::File {
                     self.refresh(key, number, &info, &present, cut);
                     match self.files.get(&key).is_some_and(|file| file.unsure) {
-                        // The answer was overtaken by a commit of ours; but a server that never tells is not asked for ever.
+                        // The answer was overtaken by a commit of ours; but a server that never
+                        // tells is not asked for ever.
                         true => self.reader().count_try(key, &StreamError::nonsense(&path, "always an old version")),
                         false => {
                             self.looked_again(key);
@@ -242,7 +245,7 @@ impl Opener<'_> {
             }
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
             | Err(Unanswered::Expired) => {
-                file.opening = true;
+                file.numbering.set_opening(true);
                 self.session.ask_later(AskFor::File(key));
             }
             Ok(Reply::Error { code: ErrorCode::NotFound | ErrorCode::NotFile | ErrorCode::NotFolder, .. }) => {

@@ -1,12 +1,13 @@
-//! What files and names are after the server committed a change: of their content, their attributes,
-//! or their names.
+//! Files and names after the server committed a change of their content, their attributes or their
+//! names.
 
 use units::Token;
 use wire::ErrorCode;
 use wire::volume::{Change, Seen};
 
 use super::committer::Committer;
-use super::file::{Base, Block, File};
+use super::dirty::Base;
+use super::file::File;
 use super::transaction::{Transaction, path_of};
 use super::writer::made;
 use crate::StreamError;
@@ -16,7 +17,7 @@ use crate::present::Present;
 impl Committer<'_> {
     /// The server has changes of names: what is known here follows.
     pub fn names_changed(&mut self, txn: &Transaction, versions: &[Seen]) {
-        // What was at the name that went, where this was asked.
+        // The file at the name that was removed, if the server was asked for it.
         let was_there = match txn.changes.first() {
             Some(Change::OnlyName { .. }) => versions.first().map(|seen| seen.file),
             _ => None,
@@ -35,96 +36,103 @@ impl Committer<'_> {
                 // Another device had removed it.
                 self.taken_away(old);
             }
-            match change {
-                Change::Allocate { path, .. } | Change::Copy { path, .. }
-                    if versions.get(index).is_some_and(|to| self.range_changed(path, change, *to)) =>
-                {
-                    self.names.forget_file(path);
-                }
-                Change::SetMode { path, .. }
-                | Change::SetOwner { path, .. }
-                | Change::SetTime { path, .. }
-                | Change::SetAccessTime { path, .. }
-                | Change::SetXattr { path, .. }
-                | Change::RemoveXattr { path, .. }
-                    if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
-                {
-                    self.names.forget_file(path);
-                }
-                Change::Rename { from, to, .. } => self.renamed(from, to, was_there),
-                Change::Link { from, to, .. } => {
-                    self.names.forget(from);
-                    self.names.forget(to);
-                    versions.get(index).into_iter().for_each(|seen| self.reader().linked(from, to, *seen));
-                }
-                Change::Unlink { path, .. } => {
-                    let removed = versions.get(index).map(|seen| seen.file);
-                    let key = self.files.known_at(path);
-                    // Another one may have been made here meanwhile.
-                    let is_it = |key: &u64| {
-                        let seen = self.files.get(key).and_then(|file| file.seen);
-                        txn.unnames == Some(*key) || seen.is_some_and(|seen| Some(seen.file) == removed)
-                    };
-                    match key.filter(is_it) {
-                        Some(key) if self.files.has_other_names(key) => self.unlinked(key, path),
-                        Some(key) if self.files.is_another(key, was_there) => self.taken_away(key),
-                        Some(key) => self.unname(key),
-                        None => {}
-                    }
-                    if let Some(removed) = removed {
-                        self.reader().forget_names(removed);
-                        self.files.linked_mut().remove(removed, path);
-                    }
-                    self.names.name_changed(path, self.session.wall_ns());
-                }
-                Change::Truncate { path, size, .. }
-                    if versions.get(index).is_some_and(|to| self.truncated(path, *size, *to)) =>
-                {
-                    self.names.forget_file(path);
-                }
-                Change::Truncate { path, .. }
-                | Change::Allocate { path, .. }
-                | Change::Copy { path, .. }
-                | Change::SetMode { path, .. }
-                | Change::SetOwner { path, .. }
-                | Change::SetTime { path, .. }
-                | Change::SetAccessTime { path, .. }
-                | Change::SetXattr { path, .. }
-                | Change::RemoveXattr { path, .. } => {
-                    if let Some(file) = self.files.known_at(path).and_then(|key| self.files.get_mut(&key)) {
-                        file.unsure = file.seen.is_some();
-                        file.kernel = None;
-                    }
-                    self.names.forget(path);
-                }
-                Change::RemoveFolder { path } => {
-                    self.names.forget_all();
-                    self.names.forget_folders(path);
-                    self.files.below(path).into_iter().for_each(|key| self.taken_away(key));
-                }
-                Change::Create { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } => {
-                    self.names.name_changed(path, self.session.wall_ns());
-                }
-                other => self.names.forget(path_of(other)),
-            }
+            self.name_changed(txn, change, versions.get(index).copied(), was_there);
         }
     }
 
-    /// Attributes of a file that is known here became another version of it, with the same content, if it is the next one: then
-    /// what is written to the open file goes on from there. False if somebody else came between.
+    /// The server has made one change of names or attributes; `seen`: what it made of the file.
+    fn name_changed(&mut self, txn: &Transaction, change: &Change, seen: Option<Seen>, was_there: Option<u64>) {
+        match change {
+            Change::Allocate { path, .. } | Change::Copy { path, .. }
+                if seen.is_some_and(|to| self.range_changed(path, change, to)) =>
+            {
+                self.names.forget_file(path);
+            }
+            Change::SetMode { path, .. }
+            | Change::SetOwner { path, .. }
+            | Change::SetTime { path, .. }
+            | Change::SetAccessTime { path, .. }
+            | Change::SetXattr { path, .. }
+            | Change::RemoveXattr { path, .. }
+                if seen.is_some_and(|to| self.attributes_changed(path, change, to)) =>
+            {
+                self.names.forget_file(path);
+            }
+            Change::Rename { from, to, .. } => self.renamed(from, to, was_there),
+            Change::Link { from, to, .. } => {
+                self.names.forget(from);
+                self.names.forget(to);
+                seen.into_iter().for_each(|seen| self.reader().linked(from, to, seen));
+            }
+            Change::Unlink { path, .. } => self.removed(path, seen, txn.unnames, was_there),
+            Change::Truncate { path, size, .. } if seen.is_some_and(|to| self.truncated(path, *size, to)) => {
+                self.names.forget_file(path);
+            }
+            Change::Truncate { path, .. }
+            | Change::Allocate { path, .. }
+            | Change::Copy { path, .. }
+            | Change::SetMode { path, .. }
+            | Change::SetOwner { path, .. }
+            | Change::SetTime { path, .. }
+            | Change::SetAccessTime { path, .. }
+            | Change::SetXattr { path, .. }
+            | Change::RemoveXattr { path, .. } => {
+                if let Some(file) = self.files.known_at(path).and_then(|key| self.files.get_mut(&key)) {
+                    file.unsure = file.seen.is_some();
+                    file.kernel = None;
+                }
+                self.names.forget(path);
+            }
+            Change::RemoveFolder { path } => {
+                self.names.forget_all();
+                self.names.forget_folders(path);
+                self.files.below(path).into_iter().for_each(|key| self.taken_away(key));
+            }
+            Change::Create { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } => {
+                self.names.name_changed(path, self.session.wall_ns());
+            }
+            other => self.names.forget(path_of(other)),
+        }
+    }
+
+    /// The server has removed a name of a file, or its only one; `unnames`: the file known here
+    /// that was to lose it.
+    fn removed(&mut self, path: &[u8], seen: Option<Seen>, unnames: Option<u64>, was_there: Option<u64>) {
+        let removed = seen.map(|seen| seen.file);
+        // Another one may have been made here meanwhile.
+        let is_it = |key: &u64| {
+            let seen = self.files.get(key).and_then(|file| file.seen);
+            unnames == Some(*key) || seen.is_some_and(|seen| Some(seen.file) == removed)
+        };
+        match self.files.known_at(path).filter(is_it) {
+            Some(key) if self.files.has_other_names(key) => self.unlinked(key, path),
+            Some(key) if self.files.is_another(key, was_there) => self.taken_away(key),
+            Some(key) => self.unname(key),
+            None => {}
+        }
+        if let Some(removed) = removed {
+            self.reader().forget_names(removed);
+            self.files.linked_mut().remove(removed, path);
+        }
+        self.names.name_changed(path, self.session.wall_ns());
+    }
+
+    /// Attributes of a file that is known here became another version of it, with the same content,
+    /// if it is the next one: then what is written to the open file goes on from there. False if
+    /// somebody else came between.
     fn attributes_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
         self.reader().forget_names(to.file);
         let Some(key) = self.files.known_at(path) else { return false };
         let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return false };
-        if file.seen == Some(to) && file.dirty.is_none() {
+        if file.seen == Some(to) && !file.unsent.is_dirty() {
             // Not the first change of the transaction.
             file.attributes.change(change, wall_ns);
             return true;
         }
         let Some(from) = self.follow(key, to) else { return false };
         if let Some(file) = self.files.get_mut(&key)
-            && file.dirty.is_none()
+            && !file.unsent.is_dirty()
         {
             file.attributes.change(change, wall_ns);
         }
@@ -137,8 +145,8 @@ impl Committer<'_> {
     pub fn follow(&mut self, key: u64, to: Seen) -> Option<Seen> {
         let from = Seen { file: to.file, version: to.version.checked_sub(1)? };
         let file = self.files.get_mut(&key)?;
-        let waiting = self.transactions.values_mut().filter(|txn| txn.file == Some(key) && !txn.sent);
-        let bases = waiting.map(|txn| &mut txn.base).chain(file.dirty.as_mut().map(|dirty| &mut dirty.base));
+        let waiting = self.transactions.values_mut().filter(|txn| txn.file == Some(key) && !txn.sending.was_sent());
+        let bases = waiting.map(|txn| &mut txn.base).chain(file.unsent.dirty_mut().map(|dirty| &mut dirty.base));
         bases.filter(|base| **base == Base::Known(from)).for_each(|base| *base = Base::Known(to));
         // An answer of that version, or a push, may have come before.
         if file.seen == Some(to) {
@@ -149,8 +157,8 @@ impl Committer<'_> {
             return None;
         }
         file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
-        // What the cache brings now is of the version before.
-        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
+        // Blocks that the disk cache reads now are of the version before.
+        file.table.forget_reading();
         Some(from)
     }
 
@@ -171,13 +179,13 @@ impl Committer<'_> {
         if allocation.is_none_or(|allocation| allocation.extend) {
             file.size = file.size.max(end);
         }
-        if file.dirty.is_none() {
+        if !file.unsent.is_dirty() {
             file.attributes.wrote(wall_ns);
         }
         match allocation {
-            Some(_) if is_zeroed => file.present.remove(offset.div_ceil(block), end / block),
+            Some(_) if is_zeroed => file.table.present_mut().remove(offset.div_ceil(block), end / block),
             Some(_) => {}
-            None => file.present.add(offset / block, end.div_ceil(block)),
+            None => file.table.present_mut().add(offset / block, end.div_ceil(block)),
         }
         // How much that is only the server knows; it is asked when the file is looked at by name.
         match allocation {
@@ -209,11 +217,11 @@ impl Committer<'_> {
         let (block, wall_ns) = (u64::from(self.session.block_bytes()), self.session.wall_ns());
         let Some(file) = self.files.get_mut(&key) else { return false };
         let old_size = std::mem::replace(&mut file.size, size);
-        if file.dirty.is_none() {
+        if !file.unsent.is_dirty() {
             file.attributes.wrote(wall_ns);
         }
         file.note_stored(0, Some(size));
-        file.present.remove(size.min(old_size).div_ceil(block), old_size.max(size).div_ceil(block));
+        file.table.present_mut().remove(size.min(old_size).div_ceil(block), old_size.max(size).div_ceil(block));
         let first = size.min(old_size) / block;
         let touched = move |index: u32| u64::from(index) >= first;
         self.reader().drop_blocks(key, touched);
@@ -222,12 +230,13 @@ impl Committer<'_> {
         true
     }
 
-    /// What was renamed is at its new place; `replaced` is what was there, where the server told
+    /// A file or folder was renamed; `replaced` is the file that was there, where the server told
     /// it.
     fn renamed(&mut self, from: &[u8], to: &[u8], replaced: Option<u64>) {
         match self.files.at(from).is_some() && !self.names.has_linked() {
             true => [from, to].into_iter().for_each(|path| self.names.name_changed(path, self.session.wall_ns())),
-            // What is below it has another name; or names of one file tell how many there are.
+            // Everything below it has another name; or other names of a file tell how many there
+            // are.
             false => self.names.forget_all(),
         }
         if from == to {
@@ -260,7 +269,7 @@ impl Committer<'_> {
     }
 
     /// One of several names of a file is gone. If it is the one by which the file is known here and
-    /// no other one is known, the file is lost to this device: whoever has it open hears of that.
+    /// no other one is known, the file is lost to this device: whoever has it open is told.
     fn unlinked(&mut self, key: u64, path: &[u8]) {
         let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -275,7 +284,7 @@ impl Committer<'_> {
         match other {
             Some(other) => {
                 // The server knows its number by the name that is gone.
-                let number = file.number.take();
+                let number = file.numbering.take();
                 self.files.move_to(key, other);
                 if let Some(number) = number {
                     self.reader().forget_number(key, number);
@@ -290,25 +299,21 @@ impl Committer<'_> {
     /// here.
     pub fn unname(&mut self, key: u64) {
         let Some(file) = self.files.get_mut(&key) else { return };
-        file.dirty = None;
         file.gone = true;
         file.attributes.links = 0;
-        let unsent = std::mem::take(&mut file.sealed);
-        // Its cuts hold for ever, as does what lies over its blocks.
-        let cut = file.cuts.drain(..).map(|(_, cut)| cut).min();
-        file.cuts.extend(cut.map(|cut| (0, cut)));
+        let unsent = file.unsent.abandon();
         for id in &unsent {
             if let Some(mut txn) = self.transactions.remove(*id) {
                 self.transactions.unstore(*id, &mut txn, None, self.session);
             }
         }
-        unsent.into_iter().for_each(|id| self.tell_wants(id, None, &[]));
+        unsent.into_iter().for_each(|id| self.tell_callers(id, None, &[]));
         self.reader().keep_blocks(key);
         self.reader().detach(key);
     }
 
     /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is
-    /// sent, and refused: whoever syncs it hears of that.
+    /// sent, and refused: whoever syncs it is told.
     pub fn taken_away(&mut self, key: u64) {
         self.writer().seal(key);
         if let Some(file) = self.files.get_mut(&key) {
@@ -336,14 +341,15 @@ impl Committer<'_> {
     /// permission bits: nobody was asked whether he may open that one.
     pub fn is_of_others(&mut self, key: u64) {
         let Some(file) = self.files.get_mut(&key) else { return };
-        (file.seen, file.size, file.present, file.unsure) = (None, 0, Present::nothing(), false);
-        if let Some(number) = file.number.take() {
+        (file.seen, file.size, file.unsure) = (None, 0, false);
+        *file.table.present_mut() = Present::nothing();
+        if let Some(number) = file.numbering.take() {
             self.reader().forget_number(key, number);
         }
         self.reader().drop_blocks(key, |_| true);
         let Some(file) = self.files.get(&key) else { return };
         let error = StreamError::refused(ErrorCode::Stale, &file.path, "");
-        let sealed = file.sealed.clone();
+        let sealed = file.unsent.sealed().to_vec();
         self.reader().overtaken(key, &error);
         self.reader().reopen_failed(key, &error);
         sealed.into_iter().for_each(|id| self.refuse(id, &error));

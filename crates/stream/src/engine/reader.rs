@@ -1,5 +1,5 @@
-//! What this device knows of the contents of files: their numbers on the connection, their blocks,
-//! and which version of a file they are of.
+//! The contents of files on this device: their numbers on the connection, their clean blocks, and
+//! the version of which these are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,12 @@ use wire::volume::{FileInfo, Seen, VolumeAsk, Xattr};
 use wire::{ErrorCode, Notice};
 
 use super::blocks::Blocks;
-use super::file::{Base, Block};
+use super::dirty::Base;
 use super::files::Files;
-use super::reading::Read;
+use super::read::Read;
 use super::requests::AskFor;
 use super::session::{ANSWER_TIME, Session};
+use super::table::Block;
 use super::touches::Touches;
 use super::transaction::{Effect, Transaction};
 use super::wants::{WaitingCalls, Want};
@@ -78,14 +79,15 @@ impl Reader<'_> {
         if !self.session.link.is_open() {
             return;
         }
-        let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
-        // One that was overtaken may still be there, in a later version, below what was changed here.
+        let Some(file) = self.files.get_mut(&key).filter(|file| !file.numbering.is_opening()) else { return };
+        // One that was overtaken may still be there, in a later version, below what was changed
+        // here.
         if file.gone && file.stale.is_none() {
             let error = StreamError::refused(ErrorCode::Stale, &file.path, "");
             return self.reopen_failed(key, &error);
         }
-        file.opening = true;
-        let ask = VolumeAsk::FileOpen { token: file.token, path: file.path.clone() };
+        file.numbering.set_opening(true);
+        let ask = VolumeAsk::FileOpen { token: file.numbering.token(), path: file.path.clone() };
         self.session.ask(AskFor::File(key), ask, ANSWER_TIME);
     }
 
@@ -103,7 +105,7 @@ impl Reader<'_> {
     /// The server need not know a number any more, unless a file here has it.
     pub fn close_number(&mut self, number: InodeId) {
         if let Some(volume) = self.session.link.volume()
-            && !self.files.numbered(number).is_some()
+            && self.files.numbered(number).is_none()
         {
             self.session.link.notify(Notice::FileClose { volume, file: number });
         }
@@ -126,18 +128,18 @@ impl Reader<'_> {
     pub fn drop_unused(&mut self, key: u64) {
         let Some(key) = self.files.unused(key) else { return };
         self.drop_blocks(key, |_| true);
-        if let Some(number) = self.files.remove(key).and_then(|file| file.number) {
+        if let Some(number) = self.files.remove(key).and_then(|file| file.numbering.number()) {
             self.forget_number(key, number);
         }
     }
 
-    /// A file whose changes were refused: they stay readable until it is closed, and whoever opens it again sees the server's.
-    /// Returns the bytes that no transaction carries.
+    /// A file whose changes were refused: they stay readable until it is closed, and whoever opens
+    /// it again sees the server's. Returns the bytes that no transaction has.
     pub fn overtaken(&mut self, key: u64, error: &StreamError) -> u64 {
         let Some(file) = self.files.get_mut(&key) else { return 0 };
         file.stale = Some(error.clone());
         let path = file.path.clone();
-        let open = if file.dirty.take().is_some() { file.overlay.open_bytes() } else { 0 };
+        let open = if file.unsent.take_dirty().is_some() { file.unsent.overlay().open_bytes() } else { 0 };
         self.detach(key);
         self.names.forget(&path);
         open
@@ -162,7 +164,7 @@ impl Reader<'_> {
             Some(size) => (file.size, file.unsure) = (size, false),
             None => file.unsure = true,
         }
-        file.present = Present::unknown();
+        *file.table.present_mut() = Present::unknown();
         file.kernel = None;
         self.names.forget(&file.path);
     }
@@ -174,26 +176,27 @@ impl Reader<'_> {
         let mut room = (self.session.options().nameless_bytes as u64).saturating_sub(self.files.nameless_bytes());
         let Some(file) = self.files.get(&key).filter(|file| file.handles > 0) else { return };
         let mut kept = Vec::new();
-        for (index, entry) in &file.blocks {
-            let start = u64::from(*index) * block;
+        for (index, entry) in file.table.iter() {
+            let start = u64::from(index) * block;
             let Block::Memory { bytes, .. } = entry else { continue };
             let length = file.zero_from().saturating_sub(start).min(bytes.len() as u64);
-            if length > 0 && length <= room && !file.overlay.covers(start, start + length) {
+            if length > 0 && length <= room && !file.unsent.overlay().covers(start, start + length) {
                 room -= length;
                 let mut bytes = bytes[..length as usize].to_vec();
-                file.overlay.copy_into(start, &mut bytes);
-                kept.push((*index, start, bytes));
+                file.unsent.overlay().copy_into(start, &mut bytes);
+                kept.push((index, start, bytes));
             }
         }
         let indexes: BTreeSet<u32> = kept.iter().map(|(index, ..)| *index).collect();
         self.drop_blocks(key, |index| indexes.contains(&index));
         let Some(file) = self.files.get_mut(&key) else { return };
         for (_, start, bytes) in kept {
-            file.overlay.write(start, bytes.into());
+            file.unsent.write_within(start, bytes.into());
         }
     }
 
-    /// After a commit of our own: what waits goes on with the new version, without the blocks that were touched.
+    /// After a commit of our own: what waits goes on with the new version, without the blocks that
+    /// were touched.
     pub fn rebase_reads(&mut self, key: u64, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
         let Some(file) = self.files.get(&key) else { return };
         for id in &file.reads {
@@ -203,12 +206,9 @@ impl Reader<'_> {
 
     /// The server has what a transaction wrote: so has the table.
     pub fn file_committed(&mut self, key: u64, id: u64, txn: &Transaction, to: Seen) {
-        let block = u64::from(self.session.block_bytes());
         let Some(file) = self.files.get_mut(&key) else { return };
-        file.sealed.retain(|other| *other != id);
-        file.overlay.settle(id);
-        file.cuts.retain(|(mark, _)| *mark != id);
-        if let Some(dirty) = &mut file.dirty
+        file.unsent.committed(id);
+        if let Some(dirty) = file.unsent.dirty_mut()
             && dirty.base == Base::Chain(id)
         {
             dirty.base = Base::Known(txn.effect.seen_before(to));
@@ -222,27 +222,7 @@ impl Reader<'_> {
         // Of a file that was made here and was there already it is not known what else is in it.
         let exact = effect.appended == 0 && (new || (from.is_some() && file.seen == from && !file.unsure));
         if exact && (new || from.is_some_and(|from| from.file == to.file && from.version < to.version)) {
-            let old_size = if new { 0 } else { file.size };
-            if new {
-                (file.present, file.kernel) = (Present::nothing(), Some(to));
-            } else {
-                file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
-            }
-            let touched = effect.touched_blocks(old_size, block);
-            let contents = self.take_touched(key, &touched);
-            let Some(file) = self.files.get_mut(&key) else { return };
-            file.size = effect.new_size(old_size);
-            file.note_stored(effect.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(), effect.cut);
-            file.seen = Some(to);
-            // What the cache brings now is of the version before.
-            file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
-            for (offset, bytes) in &effect.writes {
-                file.present.add(offset / block, (offset + bytes.len() as u64).div_ceil(block));
-            }
-            if let Some(from) = from {
-                self.rebase_reads(key, from, to, touched);
-            }
-            self.merge_writes(key, effect, block, contents);
+            self.advance_file(key, effect, from, to);
         } else if file.seen != Some(to) {
             match file.seen {
                 Some(seen) if seen.file == to.file && seen.version >= to.version => {}
@@ -253,7 +233,7 @@ impl Reader<'_> {
                 _ => {
                     file.seen = Some(to);
                     file.size = effect.appended.max(file.size);
-                    file.present = Present::unknown();
+                    *file.table.present_mut() = Present::unknown();
                     file.unsure = true;
                 }
             }
@@ -261,7 +241,7 @@ impl Reader<'_> {
         if let Some(file) = self.files.get_mut(&key)
             && !file.is_changed()
         {
-            file.local_size = None;
+            file.unsent.forget_size();
         }
         if let Some(file) = self.files.get(&key) {
             let is_whole = exact && file.seen == Some(to) && !file.unsure && !file.is_changed();
@@ -283,12 +263,41 @@ impl Reader<'_> {
         self.drop_unused(key);
     }
 
-    /// Takes the blocks out of the table that a transaction changed, while they are still of the version before.
+    /// A file goes on from the version that a transaction was based on to the one that it made.
+    fn advance_file(&mut self, key: u64, effect: &Effect, from: Option<Seen>, to: Seen) {
+        let block = u64::from(self.session.block_bytes());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let new = effect.created && effect.appended == 0;
+        let old_size = if new { 0 } else { file.size };
+        if new {
+            (*file.table.present_mut(), file.kernel) = (Present::nothing(), Some(to));
+        } else {
+            file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
+        }
+        let touched = effect.touched_blocks(old_size, block);
+        let contents = self.take_touched(key, &touched);
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.size = effect.new_size(old_size);
+        file.note_stored(effect.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(), effect.cut);
+        file.seen = Some(to);
+        // Blocks that the disk cache reads now are of the version before.
+        file.table.forget_reading();
+        for (offset, bytes) in &effect.writes {
+            file.table.present_mut().add(offset / block, (offset + bytes.len() as u64).div_ceil(block));
+        }
+        if let Some(from) = from {
+            self.rebase_reads(key, from, to, touched);
+        }
+        self.merge_writes(key, effect, block, contents);
+    }
+
+    /// Takes the blocks out of the table that a transaction changed, while they are still of the
+    /// version before.
     fn take_touched(&mut self, key: u64, touched: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<u8>> {
         let Some(file) = self.files.get(&key) else { return BTreeMap::new() };
-        let there = file.blocks.iter().filter(|(index, _)| touched(**index));
+        let there = file.table.iter().filter(|(index, _)| touched(*index));
         let taken = there.filter_map(|(index, entry)| match entry {
-            Block::Memory { bytes, .. } => Some((*index, bytes.to_vec())),
+            Block::Memory { bytes, .. } => Some((index, bytes.to_vec())),
             _ => None,
         });
         let taken = taken.collect();
@@ -296,7 +305,8 @@ impl Reader<'_> {
         taken
     }
 
-    /// Blocks that were in memory take what was written into them; those that were written wholly are in memory from now on.
+    /// Blocks that were in memory take what was written into them; those that were written wholly
+    /// are in memory from now on.
     fn merge_writes(&mut self, key: u64, effect: &Effect, block: u64, mut contents: BTreeMap<u32, Vec<u8>>) {
         let Some(size) = self.files.get(&key).map(|file| file.size) else { return };
         let cut = effect.cut.unwrap_or(u64::MAX);

@@ -1,9 +1,8 @@
 //! Reads: which blocks are here, which are asked for, and which come by themselves.
 //!
 //! A read ends when all its blocks are here at one moment in one version, or lie under what was
-//! written here. It keeps the blocks that came for it, so a budget smaller than a read does no harm.
-
-use std::collections::HashMap;
+//! written here. It keeps the blocks that came for it, so a budget smaller than a read does no
+//! harm.
 
 use bytes::Bytes;
 use codec::Codec;
@@ -12,59 +11,30 @@ use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
 
-use super::arrival::Arrival;
-use super::file::Block;
+use super::file::File;
 use super::files::Open;
+use super::read::Read;
 use super::reader::Reader;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
+use super::table::Block;
 use crate::call::{Done, Handle};
 use crate::job::{BlockKey, Job};
 use crate::{ErrorKind, READ_BYTES_MAX, StreamError, estimate};
 
-/// How often a read begins anew because the file changed meanwhile, or an answer made no sense.
-const TRIES_MAX: u32 = 16;
-
-/// A read that waits.
-pub(super) struct Read {
-    pub file: u64,
-    pub since: Moment,
-    token: Token,
-    offset: u64,
-    bytes: u32,
-    done: Done<Bytes>,
-    /// The version that `parts` belong to.
-    seen: Option<Seen>,
-    parts: HashMap<u32, Bytes>,
-    tries: u32,
-    touched: bool,
+/// Where a block is that a read needs.
+enum Found {
+    /// In memory; whether it was pushed and is used for the first time.
+    Here(Bytes, bool),
+    /// Somebody waits for it already.
+    Awaited,
+    /// It comes by itself from now on.
+    Coming,
+    /// It has to be asked for.
+    Absent,
 }
 
-impl Read {
-    /// Goes on with the version that a change of our own made, without the blocks that it touched.
-    pub fn rebase(&mut self, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
-        if self.seen == Some(from) {
-            self.seen = Some(to);
-            self.parts.retain(|index, _| !touched(*index));
-        }
-    }
-
-    /// Notes which version its parts are of. Those of another one are dropped.
-    fn follow(&mut self, seen: Option<Seen>) {
-        if self.seen != seen {
-            self.tries += u32::from(self.seen.is_some());
-            self.seen = seen;
-            self.parts.clear();
-        }
-    }
-
-    /// Whether bytes of this range are read.
-    fn overlaps(&self, start: u64, end: u64) -> bool {
-        start < self.offset.saturating_add(u64::from(self.bytes)) && end > self.offset
-    }
-}
-
-/// What a look at the table brings.
+/// The result of a look at the table.
 enum Look {
     Done(Bytes),
     /// These have to be asked for; others may be on their way.
@@ -77,18 +47,7 @@ impl Reader<'_> {
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         let id = self.session.next_id();
-        let read = Read {
-            file,
-            since: self.session.now(),
-            token,
-            offset,
-            bytes: bytes.min(READ_BYTES_MAX),
-            done,
-            seen: None,
-            parts: HashMap::new(),
-            tries: 0,
-            touched: false,
-        };
+        let read = Read::new(file, token, (offset, bytes.min(READ_BYTES_MAX)), done, self.session.now());
         self.reads.insert(id, read);
         self.files.works_on(file);
         if let Some(file) = self.files.get_mut(&file) {
@@ -104,8 +63,9 @@ impl Reader<'_> {
             if let Some(file) = self.files.get_mut(&read.file) {
                 file.reads.remove(&id);
             }
-            self.session.finish(read.done, outcome);
-            self.drop_unused(read.file);
+            let file = read.file;
+            self.session.finish(read.into_done(), outcome);
+            self.drop_unused(file);
         }
     }
 
@@ -125,7 +85,7 @@ impl Reader<'_> {
         let key = read.file;
         let unsure = self.files.get(&key).is_some_and(|file| file.unsure && !file.gone);
         let look = if unsure { Ok(Look::Missing(Vec::new())) } else { self.look(&mut read) };
-        let token = read.token;
+        let token = read.token();
         self.reads.insert(id, read);
         match look {
             Ok(Look::Done(bytes)) => self.end_read(id, Ok(bytes)),
@@ -138,84 +98,78 @@ impl Reader<'_> {
     fn look(&mut self, read: &mut Read) -> Result<Look, StreamError> {
         let block = u64::from(self.session.block_bytes());
         let Some(file) = self.files.get_mut(&read.file) else { return Err(StreamError::bad_handle()) };
-        let end = read.offset.saturating_add(u64::from(read.bytes)).min(file.effective_size());
-        if read.offset >= end {
+        let (offset, end) = read.range(file.effective_size());
+        if offset >= end {
             return Ok(Look::Done(Bytes::new()));
         }
         read.follow(file.seen);
-        if read.tries > TRIES_MAX {
+        if read.is_hopeless() {
             let text = "it changes faster than it can be read; try again, or take a lease";
             return Err(StreamError::new(ErrorKind::Failed, &file.path, text));
         }
-        let (first, last) = (read.offset / block, (end - 1) / block);
+        let (first, last) = (offset / block, (end - 1) / block);
         if last > u64::from(u32::MAX) {
             return Err(StreamError::new(ErrorKind::TooLarge, &file.path, "it is too large for its data blocks"));
         }
         let zero_from = file.zero_from();
         let (mut absent, mut waiting, mut touches) = (Vec::new(), false, Vec::new());
         for index in first as u32..=last as u32 {
+            let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
             let start = u64::from(index) * block;
-            let (from, until) = (start.max(read.offset), (start + block).min(end));
+            let (from, until) = (start.max(offset), (start + block).min(end));
             // Behind what the server has of it there are zeros.
             let needed = until.min(zero_from);
-            if from >= needed || file.present.is_hole(index) || file.overlay.covers(from, needed) {
+            if from >= needed || file.table.present().is_hole(index) || file.unsent.overlay().covers(from, needed) {
                 continue;
             }
-            if read.parts.contains_key(&index) {
+            if read.has(index) {
                 continue;
             }
-            match file.blocks.get_mut(&index) {
-                Some(block) => match self.blocks.hit(block) {
-                    Some((bytes, fresh)) => {
-                        read.parts.insert(index, bytes);
-                        touches.push((index, fresh));
-                    }
-                    None => waiting = true,
-                },
-                None => {
-                    let seen = file.seen.unwrap_or_default();
-                    let key = BlockKey { file: seen.file, version: seen.version, index };
-                    match self.blocks.find_on_disk(&key) {
-                        Some(slot) => {
-                            waiting = true;
-                            file.blocks.insert(index, Block::Reading { version: seen.version });
-                            self.session.push_job(Job::CacheRead { slot, key });
-                            touches.push((index, false));
-                        }
-                        None => match self.session.link.expects(file, index, self.session.now()) {
-                            Some((stream, until)) => {
-                                waiting = true;
-                                file.blocks.insert(index, Block::OnTheWay { stream, until, told: false });
-                                touches.push((index, false));
-                            }
-                            None => absent.push(index),
-                        },
-                    }
+            match self.find(read.file, index) {
+                Found::Here(bytes, fresh) => {
+                    read.put(index, bytes);
+                    touches.push((index, fresh));
                 }
+                Found::Awaited => waiting = true,
+                Found::Coming => {
+                    waiting = true;
+                    touches.push((index, false));
+                }
+                Found::Absent => absent.push(index),
             }
         }
-        if !read.touched {
-            read.touched = true;
-            // What the first request asks for first is seen by the server.
-            let (of, more) = ((read.file, read.token), absent.get(1..).unwrap_or_default());
+        if read.touch() {
+            // The server sees the first block of the first request itself.
+            let (of, more) = ((read.file, read.token()), absent.get(1..).unwrap_or_default());
             self.touches.touch(of, &touches, absent.first().copied(), more, self.files, self.session);
         }
         if waiting || !absent.is_empty() {
             return Ok(Look::Missing(absent));
         }
         let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
-        let mut out = vec![0; (end - read.offset) as usize];
-        for (index, part) in &read.parts {
-            let start = u64::from(*index) * block;
-            let until = (start + part.len() as u64).min(end).min(zero_from);
-            let from = start.max(read.offset);
-            if from < until {
-                let source = &part[(from - start) as usize..(until - start) as usize];
-                out[(from - read.offset) as usize..(until - read.offset) as usize].copy_from_slice(source);
-            }
+        Ok(Look::Done(read.assemble(file, end, block)))
+    }
+
+    /// Where a block of a file is. One that comes by itself is noted in the table.
+    fn find(&mut self, key: u64, index: u32) -> Found {
+        let Some(file) = self.files.get_mut(&key) else { return Found::Absent };
+        if let Some(block) = file.table.get_mut(index) {
+            return self.blocks.hit(block).map_or(Found::Awaited, |(bytes, fresh)| Found::Here(bytes, fresh));
         }
-        file.overlay.copy_into(read.offset, &mut out);
-        Ok(Look::Done(out.into()))
+        let seen = file.seen.unwrap_or_default();
+        let key = BlockKey { file: seen.file, version: seen.version, index };
+        if let Some(slot) = self.blocks.find_on_disk(&key) {
+            file.table.insert(index, Block::Reading { version: seen.version });
+            self.session.push_job(Job::CacheRead { slot, key });
+            return Found::Coming;
+        }
+        match self.session.link.expects(file, index, self.session.now()) {
+            Some((stream, until)) => {
+                file.table.insert(index, Block::OnTheWay { stream, until, told: false });
+                Found::Coming
+            }
+            None => Found::Absent,
+        }
     }
 
     /// Asks for blocks of a file, those first that are first in the list.
@@ -227,10 +181,10 @@ impl Reader<'_> {
             return;
         }
         let Some(file) = self.files.get_mut(&key) else { return };
-        let Some(number) = file.number else { return self.open_number(key) };
+        let Some(number) = file.numbering.number() else { return self.open_number(key) };
         for indexes in indexes.chunks(at_once) {
             let Some(file) = self.files.get_mut(&key) else { return };
-            file.blocks.extend(indexes.iter().map(|index| (*index, Block::Asked)));
+            file.table.ask(indexes);
             self.blocks.count_asked(indexes.len());
             let blocks = indexes.iter().map(|index| PageId::new(number, *index)).collect();
             let ask = VolumeAsk::PullBlocks { token, blocks, force };
@@ -242,8 +196,8 @@ impl Reader<'_> {
     pub fn blocks_answered(&mut self, key: u64, indexes: &[u32], answer: Result<Reply, Unanswered>) {
         let Some(file) = self.files.get_mut(&key) else { return };
         for index in indexes {
-            if matches!(file.blocks.get(index), Some(Block::Asked)) {
-                file.blocks.remove(index);
+            if matches!(file.table.get(*index), Some(Block::Asked)) {
+                file.table.remove(*index);
             }
         }
         let path = file.path.clone();
@@ -259,11 +213,12 @@ impl Reader<'_> {
                 let known = self.session.link.has_stream(stream);
                 let Some(file) = self.files.get_mut(&key) else { return };
                 let absent: Vec<u32> =
-                    indexes.iter().copied().filter(|index| !file.blocks.contains_key(index)).collect();
-                let token = file.token;
+                    indexes.iter().copied().filter(|index| file.table.get(*index).is_none()).collect();
+                let token = file.numbering.token();
                 if known {
-                    file.blocks
-                        .extend(absent.iter().map(|index| (*index, Block::OnTheWay { stream, until, told: true })));
+                    for index in absent {
+                        file.table.insert(index, Block::OnTheWay { stream, until, told: true });
+                    }
                 } else {
                     // It ended without them.
                     let wanted = self.still_wanted(key, absent);
@@ -276,7 +231,7 @@ impl Reader<'_> {
             }
             // A number that was closed while it was opened anew, for example.
             Ok(Reply::Error { code: ErrorCode::BadRequest, text }) => {
-                if let Some(number) = file.number.take() {
+                if let Some(number) = file.numbering.take() {
                     self.files.remove_number(number);
                 }
                 self.count_try(key, &StreamError::refused(ErrorCode::BadRequest, &path, &text));
@@ -295,8 +250,8 @@ impl Reader<'_> {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         for id in reads {
             let Some(read) = self.reads.get_mut(&id) else { continue };
-            read.tries += 1;
-            if read.tries > TRIES_MAX {
+            read.count_try();
+            if read.is_hopeless() {
                 self.end_read(id, Err(error.clone()));
             } else {
                 self.advance_read(id);
@@ -304,7 +259,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes blocks of a file that came, asked for or pushed. The error says what is wrong with them.
+    /// Takes blocks of a file that came, asked for or pushed. The error says what is wrong with
+    /// them.
     #[allow(clippy::too_many_arguments)]
     fn take_blocks(
         &mut self,
@@ -351,7 +307,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Puts a clean block of the present version into the table, and gives it to those who wait for it.
+    /// Puts a clean block of the present version into the table, and gives it to those who wait for
+    /// it.
     pub fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
         let Some(file) = self.files.get_mut(&key) else { return };
         let mut awaited = false;
@@ -362,7 +319,7 @@ impl Reader<'_> {
             let start = u64::from(index) * block;
             if read.overlaps(start, start + block) {
                 awaited = true;
-                read.parts.insert(index, bytes.clone());
+                read.put(index, bytes.clone());
             }
         }
         self.blocks.insert((key, file), index, &bytes, pushed, awaited);
@@ -377,14 +334,14 @@ impl Reader<'_> {
         }
         let size = u64::from(self.session.block_bytes());
         let seen = Some(Seen { file: block.file, version: block.version });
-        let waiting = |file: &super::file::File| {
-            let entry = file.blocks.get(&block.index);
+        let waiting = |file: &File| {
+            let entry = file.table.get(block.index);
             file.seen == seen && matches!(entry, Some(Block::Reading { version }) if *version == block.version)
         };
         let keys: Vec<u64> = self.files.iter().filter(|(_, file)| waiting(file)).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
-            file.blocks.remove(&block.index);
+            file.table.remove(block.index);
             let valid = file.size.saturating_sub(u64::from(block.index) * size).min(size);
             if let Some(bytes) = bytes.clone().filter(|bytes| bytes.len() as u64 <= valid) {
                 self.blocks.count_disk_hit();
@@ -414,7 +371,7 @@ impl Reader<'_> {
             return;
         }
         if let Some(file) = self.files.get_mut(&key) {
-            file.arrival = Arrival::note(file.arrival, piece.stream, &piece.pages, self.session.now());
+            file.table.arrived(piece.stream, &piece.pages, self.session.now());
         }
         self.advance_reads(key);
     }
@@ -435,16 +392,16 @@ impl Reader<'_> {
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let mut late_ones = Vec::new();
-            file.blocks.retain(|index, block| match block {
+            file.table.retain(|index, block| match block {
                 Block::OnTheWay { stream, until, told } if late(*stream, *until) => {
-                    late_ones.push((*index, *told));
+                    late_ones.push((index, *told));
                     false
                 }
                 _ => true,
             });
             late_ones.sort_unstable();
-            let token = file.token;
-            // Of what was only expected the server may say that it is on its way.
+            let token = file.numbering.token();
+            // If a block was only expected, the server may say that it is on its way.
             for force in [true, false] {
                 let indexes = late_ones.iter().filter(|(_, told)| *told == force).map(|(index, _)| *index).collect();
                 let wanted = self.still_wanted(key, indexes);
@@ -460,7 +417,7 @@ impl Reader<'_> {
         let waits = |index: u32| {
             let (start, end) = (u64::from(index) * block, (u64::from(index) + 1) * block);
             let mut reads = reads.into_iter().flatten().filter_map(|id| self.reads.get(id));
-            reads.any(|read| read.overlaps(start, end) && !read.parts.contains_key(&index))
+            reads.any(|read| read.overlaps(start, end) && !read.has(index))
         };
         indexes.into_iter().filter(|index| waits(*index)).collect()
     }

@@ -9,7 +9,7 @@ use units::Moment;
 /// the speed of the link.
 pub(super) const BUSY_TIME: Duration = Duration::from_millis(100);
 
-/// What a request is for.
+/// The purpose of a request.
 pub(super) enum AskFor {
     Volume,
     Want(u64),

@@ -1,11 +1,12 @@
-//! One volume on its server: what all parts of the engine need, whatever they do.
+//! The session: one volume on its server, its options, the time, and the effects that are
+//! collected.
 
 use std::time::Duration;
 
 use connection::{Connected, Unanswered};
 use units::Moment;
 use wire::volume::VolumeAsk;
-use wire::{ErrorCode, Notice, Reply, Request};
+use wire::{ErrorCode, ImageHandle, Notice, Reply, Request};
 
 use super::effects::{Effects, Time};
 use super::identity::{Showing, Step};
@@ -29,8 +30,8 @@ const STORED_BYTES_MIN: usize = 16 << 10;
 
 /// A volume that is open, or is to be.
 ///
-/// Invariant: who opened it is told once, and nothing is asked or told of it before. Effects of each
-/// kind keep the order in which they were made.
+/// Invariant: who opened it is told once, and nothing is asked or told of it before. Effects of
+/// each kind keep the order in which they were made.
 pub(super) struct Session {
     name: String,
     options: Options,
@@ -130,7 +131,7 @@ impl Session {
         self.effects.jobs.extend(jobs);
     }
 
-    /// What is to be done outside, for those that complete many calls.
+    /// The effects, for those that complete many calls.
     pub fn effects(&mut self) -> &mut Effects {
         &mut self.effects
     }
@@ -190,8 +191,41 @@ impl Session {
         }
     }
 
+    /// The volume that an answer tells of, and the nonce of the connection. An error comes with
+    /// whether it is for good.
+    pub fn volume_of(
+        &self,
+        answer: Result<Reply, Unanswered>,
+    ) -> Result<(ImageHandle, u128, VolumeInfo), (StreamError, bool)> {
+        let nonsense = |what: &str| (StreamError::nonsense(self.name.as_bytes(), what), true);
+        match answer {
+            Ok(Reply::VolumeOpened { volume, id, block_bytes, writable, nonce }) => {
+                if !wire::format::VOLUME_BLOCK_BYTES.contains(&block_bytes) {
+                    return Err(nonsense("blocks of a strange size"));
+                }
+                Ok((volume, nonce, VolumeInfo { id, block_bytes, writable }))
+            }
+            Ok(Reply::Error { code, text }) => {
+                let passing = matches!(code, ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled);
+                let error = match code {
+                    ErrorCode::NotFound => {
+                        let text = format!("the server has no volume of this name ({text}); see its --volume options");
+                        StreamError::volume(ErrorKind::NotFound, &self.name, text)
+                    }
+                    _ => StreamError::refused(code, format!("volume {}", self.name).as_bytes(), &text),
+                };
+                Err((error, !passing))
+            }
+            Ok(_) => Err(nonsense("no volume")),
+            Err(_) => {
+                let text = "the server does not answer; it is tried again";
+                Err((StreamError::volume(ErrorKind::Timeout, &self.name, text), false))
+            }
+        }
+    }
+
     /// The volume is open on the present connection.
-    pub fn opened(&mut self, volume: wire::ImageHandle, nonce: u128, info: VolumeInfo) {
+    pub fn opened(&mut self, volume: ImageHandle, nonce: u128, info: VolumeInfo) {
         self.link.opened(volume);
         if self.info.replace(info).is_none() && self.options.cache.is_some() {
             self.push_job(Job::CacheOpen { volume: info.id, block_bytes: info.block_bytes });
@@ -255,7 +289,7 @@ impl Session {
         }
     }
 
-    /// What the server says of this device; true if it knows now who it is.
+    /// The server has answered about this device; true if it knows now who it is.
     pub fn device_answered(&mut self, answer: Result<Reply, Unanswered>) -> bool {
         let has_outbox = self.options.outbox.is_some();
         let mut is_proven = false;
@@ -307,7 +341,7 @@ impl Session {
 
     pub fn unsent_bytes_max(&self) -> u64 {
         let outbox = self.options().outbox.as_ref().filter(|_| !self.link.is_open());
-        // What is stored has a head besides what is counted here.
+        // A stored transaction has a head that is not counted here.
         outbox.map_or(self.options().dirty_bytes as u64, |room| room.bytes - room.bytes / 8)
     }
 

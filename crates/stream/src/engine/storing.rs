@@ -1,11 +1,13 @@
-//! Transactions in the outbox, while the server is away.
+//! Bringing transactions to the outbox while the server is away, and loading them.
 
 use std::collections::BTreeMap;
 
-use super::file::Base;
+use super::dirty::Base;
 use super::files::Files;
+use super::kept::Kept;
+use super::sending::Sending;
 use super::session::Session;
-use super::transaction::{Keep, Transaction, path_of};
+use super::transaction::{Transaction, path_of};
 use super::transactions::Transactions;
 use crate::job::Job;
 use crate::outbox::{Stored, StoredBase};
@@ -17,12 +19,12 @@ impl Transactions {
         if session.link.is_open() {
             return;
         }
-        let kept = self.values().filter(|txn| txn.keep != Keep::No);
+        let kept = self.values().filter(|txn| txn.kept.is_kept());
         let mut bytes: u64 = kept.map(|txn| txn.bytes).sum();
         // In the order in which they are sent: a number once given decides it.
         for id in self.in_order() {
             let Some(txn) = self.get(&id) else { continue };
-            if txn.keep != Keep::No || txn.file.is_none() || bytes + txn.bytes > room.bytes {
+            if txn.kept.is_kept() || txn.file.is_none() || bytes + txn.bytes > room.bytes {
                 continue;
             }
             bytes += txn.bytes;
@@ -70,7 +72,7 @@ impl Transactions {
         for id in chained {
             let Some(txn) = self.get_mut(&id) else { continue };
             txn.base = base;
-            if txn.keep != Keep::No {
+            if txn.kept.is_kept() {
                 self.store(files, session, id);
             }
         }
@@ -83,34 +85,30 @@ impl Transactions {
             return false;
         }
         let Some(txn) = self.get(&id) else { return true };
-        let Some(number) = txn.number else { return true };
+        let Some(number) = txn.sending.number() else { return true };
         let base = match txn.base {
             Base::Free => StoredBase::Free,
             Base::Known(seen) => StoredBase::Known(seen),
-            Base::Chain(other) => match self.get_mut(&other) {
-                Some(Transaction { known_as: Some(known), .. }) => StoredBase::After(*known),
-                // It may be stored later, by another number.
-                Some(Transaction { known_as, number: Some(number), .. }) => {
-                    StoredBase::After(*known_as.insert(*number))
-                }
-                _ => return true,
-            },
+            // It may be stored later, by another number.
+            Base::Chain(other) => {
+                let known = self.get_mut(&other).and_then(|other| other.kept.known_as(other.sending.number()));
+                let Some(known) = known else { return true };
+                StoredBase::After(known)
+            }
         };
-        let Some(txn) = self.get(&id) else { return true };
-        let known_as = txn.known_as.unwrap_or(number);
+        let Some(txn) = self.get_mut(&id) else { return true };
+        let known_as = txn.kept.known_as(Some(number)).unwrap_or(number);
+        txn.kept.store(number);
         let changes = txn.present_changes(files);
         let stored = Stored { number, known_as, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
         session.push_job(Job::Store { number, known_as, bytes: stored.to_bytes() });
-        if let Some(txn) = self.get_mut(&id) {
-            (txn.keep, txn.stored_as, txn.known_as) = (Keep::Storing, Some(number), Some(known_as));
-        }
         true
     }
 
     /// A transaction is in the outbox, or cannot be.
     pub fn stored(&mut self, number: u64, is_stored: bool) {
-        if let Some(txn) = self.values_mut().find(|txn| txn.stored_as == Some(number)) {
-            (txn.keep, txn.stored_as) = if is_stored { (Keep::Stored, Some(number)) } else { (Keep::No, None) };
+        if let Some(txn) = self.values_mut().find(|txn| txn.kept.is_stored_as(number)) {
+            txn.kept.stored(is_stored);
         }
     }
 
@@ -125,9 +123,8 @@ impl Transactions {
         for (id, Stored { number, known_as, volume, mtime_ns, base, changes }) in stored {
             let path = changes.first().map(|change| path_of(change).to_vec()).unwrap_or_default();
             let mut txn = Transaction::new(&path, changes, mtime_ns);
-            txn.number = Some(number);
-            (txn.keep, txn.stored_as, txn.replayed) = (Keep::Stored, Some(number), Some(volume));
-            (txn.known_as, txn.sent) = (Some(known_as), true);
+            (txn.sending, txn.kept) = (Sending::replayed(number), Kept::found(number, known_as));
+            txn.replayed = Some(volume);
             txn.base = match base {
                 StoredBase::Free => Base::Free,
                 StoredBase::Known(seen) => Base::Known(seen),
@@ -137,7 +134,7 @@ impl Transactions {
                         if *before_number > number {
                             // It was not sent by its number: the other one had no answer. Its next
                             // one is higher.
-                            (txn.number, txn.sent) = (None, false);
+                            txn.sending = Sending::default();
                         }
                         Base::Chain(*before)
                     }

@@ -1,16 +1,15 @@
-//! Touches of blocks and credit for pushed bytes, which wait so that they leave together.
-//!
-//! On a thin link each packet costs an acknowledgement on the way that is full.
+//! Touches of blocks and credit for pushed bytes. They wait so that they leave together: on a thin
+//! link each packet costs an acknowledgement on the direction that is full.
 
 use std::time::Duration;
 
 use units::{InodeId, Moment, PageId, StreamId, Token};
 use wire::Notice;
 
-use super::file::Block;
 use super::files::Files;
 use super::link::Link;
 use super::session::Session;
+use super::table::Block;
 
 /// Touches that wait are sent after this time.
 const TOUCH_TIME: Duration = Duration::from_millis(10);
@@ -30,7 +29,7 @@ struct Touch {
     index: u32,
 }
 
-/// What waits to be told to the server.
+/// Notices that wait to be sent to the server.
 ///
 /// Invariant: touches leave in the order in which they were added, all at once and with all credit.
 /// A time is set only while something waits.
@@ -62,25 +61,24 @@ impl Touches {
         let mut due = None;
         let before = here.iter().filter(|(index, _)| first.is_none_or(|first| *index < first));
         for (index, fresh) in before {
-            if file.touched != Some((token, *index)) {
+            if file.table.touch(token, *index) {
                 self.add(Touch { file: key, token, index: *index });
-                file.touched = Some((token, *index));
             }
-            // What is waited for is told with the credit for it.
-            let comes = match file.blocks.get(index) {
+            // A touch of a block that is on its way leaves with the credit for the block.
+            let comes = match file.table.get(*index) {
                 Some(Block::OnTheWay { until, .. }) => *until,
                 _ => session.now().after(TOUCH_TIME),
             };
             due = Some(due.map_or(comes, |due: Moment| due.min(comes)));
             // Of blocks that came together the last one is told at once, with all before it.
             let next = index.checked_add(1);
-            let more = next.and_then(|next| file.blocks.get(&next));
+            let more = next.and_then(|next| file.table.get(next));
             let comes = next.is_some_and(|next| session.link.expects(file, next, session.now()).is_some());
             at_once |= *fresh && !comes && !matches!(more, Some(Block::Memory { fresh: true, .. }));
         }
         if let Some(first) = first {
             // In order: what was touched before the request must be told before.
-            file.touched = Some((token, first));
+            file.table.touch(token, first);
             at_once = true;
         }
         if at_once || self.is_full() {
@@ -96,12 +94,13 @@ impl Touches {
         rest.sort_unstable();
         for index in rest {
             self.add(Touch { file: key, token, index });
-            file.touched = Some((token, index));
+            file.table.touch(token, index);
         }
         self.send_by(Some(session.now().after(TOUCH_TIME)));
     }
 
-    /// Notes that a piece was taken: its bytes are given back with the touches that most often follow.
+    /// Notes that a piece was taken: its bytes are given back with the touches that most often
+    /// follow.
     pub fn credit(&mut self, stream: StreamId, bytes: u32, files: &Files, session: &mut Session) {
         self.credits.push((stream, bytes));
         let waiting: u64 = self.credits.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
@@ -120,7 +119,7 @@ impl Touches {
         }
         let Some(volume) = link.volume() else { return };
         let numbered = touches.into_iter().filter_map(|Touch { file, token, index }| {
-            let number: InodeId = files.get(&file)?.number?;
+            let number: InodeId = files.get(&file)?.numbering.number()?;
             Some((token, PageId::new(number, index)))
         });
         let numbered: Vec<(Token, PageId)> = numbered.collect();

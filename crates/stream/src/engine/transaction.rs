@@ -1,4 +1,4 @@
-//! One transaction on its way to the server: all of it or nothing, once.
+//! One transaction: changes that the server makes all of or none, once.
 
 use std::collections::BTreeSet;
 
@@ -6,31 +6,12 @@ use bytes::Bytes;
 use units::Moment;
 use wire::volume::{Change, Owner, Seen};
 
-use super::file::Base;
+use super::dirty::Base;
 use super::files::Files;
-use crate::StreamError;
+use super::kept::Kept;
+use super::sending::Sending;
 
-/// Where a transaction is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// To be sent, not before this moment.
-    Queued(Moment),
-    /// Sent on the present connection.
-    Sent,
-    /// Refused for want of room or because of a lease; sent again, with another number, by a sync
-    /// or at this moment.
-    Parked(Moment),
-}
-
-/// Whether it is in the outbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
-    No,
-    Storing,
-    Stored,
-}
-
-/// What it does to the file that it is about.
+/// The effect of a transaction on the content of its file.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     pub created: bool,
@@ -69,33 +50,19 @@ impl Effect {
 /// A transaction without an answer.
 #[derive(Debug)]
 pub(super) struct Transaction {
-    /// Given when it is sent or stored for the first time.
-    pub number: Option<u64>,
+    pub sending: Sending,
+    pub kept: Kept,
     /// The file whose data it has; `None` for changes of names, and for what an outbox held.
     pub file: Option<u64>,
-    /// What it is about, for people.
+    /// The path that it changes, for people.
     pub path: Vec<u8>,
     pub changes: Vec<Change>,
     pub mtime_ns: i64,
     pub base: Base,
     /// Transactions that must be answered before it is sent.
     pub after: BTreeSet<u64>,
-    pub state: State,
-    /// The server may have it: it was sent under its present number.
-    pub sent: bool,
-    pub keep: Keep,
-    /// Its number in the outbox.
-    pub stored_as: Option<u64>,
-    /// The number by which those that follow it know it in the outbox: that of its first storing.
-    pub known_as: Option<u64>,
     /// Volume that it was made for, if it comes from an outbox.
     pub replayed: Option<u128>,
-    /// Why it is parked.
-    pub why: Option<StreamError>,
-    /// How often the server failed with it.
-    pub tries: u32,
-    /// How often it was parked.
-    pub parked: u32,
     /// The file known here whose name it takes away.
     pub unnames: Option<u64>,
     /// The file that it is to change on the server, and no other one that may be at its path by
@@ -106,40 +73,30 @@ pub(super) struct Transaction {
     pub effect: Effect,
     /// Bytes of its data.
     pub bytes: u64,
-    /// Stored transactions that are to be kept until this one is answered, since it follows them.
-    pub removes: Vec<u64>,
 }
 
 impl Transaction {
     pub fn new(path: &[u8], changes: Vec<Change>, mtime_ns: i64) -> Transaction {
         let bytes = changes.iter().map(|change| change.encoded_bytes() as u64).sum();
         Transaction {
-            number: None,
+            sending: Sending::default(),
+            kept: Kept::default(),
             file: None,
             path: path.to_vec(),
             changes,
             mtime_ns,
             base: Base::Free,
             after: BTreeSet::new(),
-            state: State::Queued(Moment(0)),
-            sent: false,
-            keep: Keep::No,
-            stored_as: None,
-            known_as: None,
             replayed: None,
-            why: None,
-            tries: 0,
-            parked: 0,
             unnames: None,
             changes_file: None,
             told: false,
             effect: Effect::default(),
             bytes,
-            removes: Vec::new(),
         }
     }
 
-    /// What was changed of one file.
+    /// A transaction of changes of one file.
     pub fn of_file(path: &[u8], changes: Vec<Change>, mtime_ns: i64, effect: Effect) -> Transaction {
         Transaction { effect, ..Transaction::new(path, changes, mtime_ns) }
     }
@@ -158,17 +115,17 @@ impl Transaction {
 
     /// Takes the file that is there in the place of the empty one that it was to make. Its
     /// attributes are for whoever made it.
-    pub fn take_existing(&mut self) {
+    pub fn take_existing(&mut self, now: Moment) {
         self.changes.truncate(1);
         if let [Change::Create { exclusive, .. }] = &mut self.changes[..] {
             *exclusive = false;
         }
         (self.effect.created, self.effect.taken) = (false, true);
         // Its number says that it was refused.
-        (self.number, self.sent) = (None, false);
+        self.sending.queue_anew(now);
     }
 
-    /// What it changes, with the present path of its file and what it is based on.
+    /// Its changes, with the present path of its file and the version on which they are based.
     pub fn present_changes(&self, files: &Files) -> Vec<Change> {
         if let Some(file) = self.changes_file.and_then(|key| files.get(&key)) {
             let base = file.seen.map(|seen| Seen::of_file(seen.file));
@@ -182,15 +139,8 @@ impl Transaction {
         self.changes.iter().map(|change| present(change, path, base)).collect()
     }
 
-    pub fn is_stored(&self) -> bool {
-        self.keep == Keep::Stored
-    }
-
-    pub fn is_parked(&self) -> bool {
-        matches!(self.state, State::Parked(_))
-    }
-
-    /// Whether it has what was written to a file, rather than a change of names that somebody waits for.
+    /// Whether it has what was written to a file, rather than a change of names that somebody waits
+    /// for.
     pub fn is_data(&self) -> bool {
         self.file.is_some() || self.replayed.is_some()
     }

@@ -1,13 +1,15 @@
-//! Transactions that are not answered: what each waits for, its number, and its place in the outbox.
+//! The transactions that are not answered: what each waits for, its number, and its place in the
+//! outbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use units::Moment;
 
-use super::file::Base;
+use super::dirty::Base;
 use super::files::Files;
 use super::session::Session;
-use super::transaction::{Keep, State, Transaction};
+use super::transaction::Transaction;
+use crate::UnsentStatus;
 use crate::job::Job;
 
 /// Numbers that are reserved at once.
@@ -15,8 +17,8 @@ const NUMBERS_RESERVED: u64 = 1024;
 
 /// Numbers for transactions.
 ///
-/// Invariant: each is given once, in order, and none before it is on stable storage that it may have
-/// been used.
+/// Invariant: each is given once, in order, and none before it is on stable storage that it may
+/// have been used.
 #[derive(Debug)]
 struct Numbers {
     next: u64,
@@ -90,10 +92,6 @@ impl Transactions {
         self.transactions.keys().copied().collect()
     }
 
-    pub fn len(&self) -> usize {
-        self.transactions.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.transactions.is_empty()
     }
@@ -145,57 +143,44 @@ impl Transactions {
 
     /// How many are under way, and how many bytes they have.
     pub fn under_way(&self) -> (usize, u64) {
-        let sent = self.values().filter(|txn| txn.state == State::Sent);
+        let sent = self.values().filter(|txn| txn.sending.is_under_way());
         sent.fold((0, 0), |(count, bytes), txn| (count + 1, bytes + txn.bytes))
     }
 
     /// In the order in which they are sent: those that have a number, in its order; then those that
     /// have none yet, in the order in which they were made.
     pub fn in_order(&self) -> Vec<u64> {
-        let mut order: Vec<(u64, u64)> = self.iter().map(|(id, txn)| (txn.number.unwrap_or(u64::MAX), *id)).collect();
+        let mut order: Vec<(u64, u64)> =
+            self.iter().map(|(id, txn)| (txn.sending.number().unwrap_or(u64::MAX), *id)).collect();
         order.sort_unstable();
         order.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The connection is gone: what was sent may be done, and is sent again.
     pub fn disconnected(&mut self) {
-        for txn in self.values_mut().filter(|txn| txn.state == State::Sent) {
-            txn.state = State::Queued(Moment(0));
-        }
+        self.values_mut().for_each(|txn| txn.sending.disconnected());
     }
 
     /// When the next one is sent again.
     pub fn due(&self, now: Moment) -> Option<Moment> {
-        let waiting = self.values().filter_map(|txn| match txn.state {
-            State::Queued(from) | State::Parked(from) => Some(from).filter(|from| *from > now),
-            State::Sent => None,
-        });
-        waiting.min()
+        self.values().filter_map(|txn| txn.sending.due(now)).min()
     }
 
     /// Parked ones whose time has come are sent again.
     pub fn unpark_due(&mut self, now: Moment) {
-        for txn in self.values_mut() {
-            if let State::Parked(until) = txn.state
-                && until <= now
-            {
-                txn.state = State::Queued(Moment(0));
-            }
-        }
+        self.values_mut().for_each(|txn| txn.sending.unpark_due(now));
     }
 
     /// These are sent again if they are parked.
     pub fn unpark(&mut self, ids: &BTreeSet<u64>) {
         for id in ids {
-            if let Some(txn) = self.get_mut(id).filter(|txn| txn.is_parked()) {
-                txn.state = State::Queued(Moment(0));
-            }
+            self.get_mut(id).into_iter().for_each(|txn| txn.sending.unpark());
         }
     }
 
     /// All that are parked, or follow such a one.
     pub fn stuck(&self) -> BTreeSet<u64> {
-        let parked = self.iter().filter(|(_, txn)| txn.is_parked()).map(|(id, _)| *id);
+        let parked = self.iter().filter(|(_, txn)| txn.sending.is_parked()).map(|(id, _)| *id);
         parked.flat_map(|id| self.followers(id).into_iter().chain([id])).collect()
     }
 
@@ -220,7 +205,7 @@ impl Transactions {
         self.iter().filter(|(other, txn)| **other != id && follows(txn)).map(|(id, _)| *id).collect()
     }
 
-    /// What was based on the outcome of one transaction is based on this from now on.
+    /// Transactions that were based on the outcome of one are based on this from now on.
     pub fn rebase(&mut self, id: u64, base: Base) {
         for other in self.values_mut().filter(|other| other.base == Base::Chain(id)) {
             other.base = base;
@@ -235,7 +220,7 @@ impl Transactions {
     /// Whether it follows one that has no number, or a higher one: that was refused meanwhile.
     pub fn follows_later_number(&self, txn: &Transaction) -> bool {
         let mut before = txn.after.iter().filter_map(|id| self.get(id));
-        before.any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
+        before.any(|before| before.sending.number().is_none_or(|number| Some(number) > txn.sending.number()))
     }
 
     /// Whether a change of names waits for this one.
@@ -279,13 +264,12 @@ impl Transactions {
             self.numbers.reserve(session);
         }
         let Some(txn) = self.transactions.get_mut(&id) else { return false };
-        if txn.number.is_some() {
+        if txn.sending.number().is_some() {
             return true;
         }
         let Some(number) = self.numbers.give() else { return false };
-        txn.number = Some(number);
-        if let Some(from) = txn.stored_as.filter(|_| txn.keep != Keep::No) {
-            txn.stored_as = Some(number);
+        txn.sending.set_number(number);
+        if let Some(from) = txn.kept.renumber(number) {
             session.push_job(Job::Renumber { from, to: number });
         }
         true
@@ -304,7 +288,7 @@ impl Transactions {
         }
     }
 
-    /// What a stored transaction leaves in the outbox: nothing, or the reason why it was refused.
+    /// Removes a transaction from the outbox, or moves it aside with the reason why it was refused.
     /// Where it lies then.
     pub fn unstore(
         &mut self,
@@ -313,8 +297,8 @@ impl Transactions {
         lost: Option<&str>,
         session: &mut Session,
     ) -> Option<String> {
-        let mut removes = std::mem::take(&mut txn.removes);
-        let number = txn.stored_as.filter(|_| txn.keep != Keep::No);
+        let mut removes = txn.kept.take_kept_too();
+        let number = txn.kept.number();
         if let Some(number) = number {
             if let Some(reason) = lost {
                 session.push_job(Job::Lose { number, reason: reason.to_owned() });
@@ -323,9 +307,9 @@ impl Transactions {
             }
         }
         // One that follows needs it to know its base, should the device start anew.
-        let follower = self.values_mut().find(|other| other.base == Base::Chain(id) && other.keep != Keep::No);
+        let follower = self.values_mut().find(|other| other.base == Base::Chain(id) && other.kept.is_kept());
         match follower {
-            Some(other) if lost.is_none() => other.removes.append(&mut removes),
+            Some(other) if lost.is_none() => other.kept.keep_too(&mut removes),
             _ => session.push_jobs(removes.into_iter().map(|number| Job::Remove { number })),
         }
         number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number, number)))
@@ -340,8 +324,19 @@ impl Transactions {
     pub fn stuck_bytes(&self, files: &Files) -> u64 {
         let stuck: Vec<&Transaction> = self.stuck().iter().filter_map(|id| self.get(id)).collect();
         let keys: BTreeSet<u64> = stuck.iter().filter_map(|txn| txn.file).collect();
-        let files = keys.iter().filter_map(|key| files.get(key)).filter(|file| file.dirty.is_some());
-        files.map(|file| file.overlay.open_bytes()).sum::<u64>() + stuck.iter().map(|txn| txn.bytes).sum::<u64>()
+        let files = keys.iter().filter_map(|key| files.get(key)).filter(|file| file.unsent.is_dirty());
+        files.map(|file| file.unsent.overlay().open_bytes()).sum::<u64>()
+            + stuck.iter().map(|txn| txn.bytes).sum::<u64>()
+    }
+
+    /// The unsent changes, of so many bytes at most.
+    pub fn status(&self, files: &Files, unsent_bytes_max: u64) -> UnsentStatus {
+        UnsentStatus {
+            unsent_transactions: self.transactions.len() as u64,
+            unsent_bytes: self.unsent_bytes(files),
+            unsent_bytes_max,
+            stored_transactions: self.values().filter(|txn| txn.kept.is_stored()).count() as u64,
+        }
     }
 
     /// Whether so many bytes more may be unsent, of this many at most.

@@ -20,7 +20,7 @@ pub(super) struct Waiting {
     pub asked: bool,
 }
 
-/// What is waited for.
+/// A call that waits, and for what.
 pub(super) enum Want {
     Stat {
         path: Vec<u8>,
@@ -192,7 +192,7 @@ impl WaitingCalls {
         self.calls.iter().filter(|(_, waiting)| holds(waiting)).map(|(id, _)| *id).collect()
     }
 
-    /// What was asked for them is to be asked again on the next connection.
+    /// Their requests are to be sent again on the next connection.
     pub fn disconnected(&mut self) {
         self.calls.values_mut().for_each(|waiting| waiting.asked = false);
     }

@@ -1,5 +1,5 @@
-//! What is written to files: over their blocks at once, and into transactions by a sync, a close, a
-//! full budget, or its age.
+//! Writing to files: over their blocks at once, and into transactions by a sync, a close, a full
+//! budget, or the age of the changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,12 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use units::Token;
 use wire::ErrorCode;
-use wire::volume::{Allocation, Change, Owner};
+use wire::volume::{Allocation, Owner};
 
-use super::file::{Attributes, Base, Dirty, File};
+use super::attributes::Attributes;
+use super::dirty::{Base, Dirty};
+use super::file::File;
 use super::files::{Files, Open};
+use super::packing::pack;
 use super::session::Session;
-use super::transaction::{Effect, Transaction};
 use super::transactions::Transactions;
 use super::wants::{WaitingCalls, Want};
 use crate::call::{Done, Handle, OpenHow, Opened};
@@ -25,73 +27,17 @@ const ZEROS: &[u8] = &[0; 64 << 10];
 /// Time that a write without room waits for the server's return before it fails.
 pub(super) const CUT_OFF_TIME: Duration = Duration::from_secs(5);
 
-/// Bounds of the bytes of one transaction: a small one is as good as a large one if it takes a second, and demands of others wait for it.
+/// Bounds of the bytes of one transaction: a small one is as good as a large one if it takes a
+/// second, and demands of others wait for it.
 const COMMIT_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=wire::format::COMMIT_BYTES_MAX_WRITTEN;
 
 /// Bytes of one transaction before anything was measured.
 const COMMIT_BYTES_START: f64 = 262_144.0;
 
-/// Changes of one transaction; the protocol allows 4096.
-const CHANGES_MAX: usize = wire::format::TRANSACTION_CHANGES_MAX - 8;
-
-/// The rest of a transaction is left empty rather than a large write cut below this size.
-const WRITE_BYTES_MIN: usize = 16 << 10;
-
-/// Changes on their way into transactions of a bounded size.
-struct Packing<'a> {
-    limit: usize,
-    path: &'a [u8],
-    mtime_ns: i64,
-    done: Vec<Transaction>,
-    open: Option<(Vec<Change>, Effect, usize)>,
-}
-
-impl Packing<'_> {
-    /// Bytes that a write may have now.
-    fn room(&mut self) -> usize {
-        let taken = self.open.as_ref().map_or(0, |(_, _, bytes)| *bytes);
-        let room = self.limit.saturating_sub(taken + self.path.len() + 64);
-        if room >= WRITE_BYTES_MIN {
-            return room;
-        }
-        self.close();
-        self.limit - self.path.len() - 64
-    }
-
-    fn add(&mut self, change: Change) -> &mut Effect {
-        // With the base that it gets later.
-        let bytes = change.encoded_bytes() + 16;
-        if self.open.as_ref().is_some_and(|(changes, _, taken)| {
-            changes.len() >= CHANGES_MAX || (taken + bytes > self.limit && !changes.is_empty())
-        }) {
-            self.close();
-        }
-        let (changes, effect, taken) = self.open.get_or_insert_default();
-        changes.push(change);
-        *taken += bytes;
-        effect
-    }
-
-    fn effect(&mut self) -> &mut Effect {
-        &mut self.open.get_or_insert_default().1
-    }
-
-    fn close(&mut self) {
-        if let Some((changes, effect, _)) = self.open.take() {
-            self.done.push(Transaction::of_file(self.path, changes, self.mtime_ns, effect));
-        }
-    }
-
-    fn finish(mut self) -> Vec<Transaction> {
-        self.close();
-        self.done
-    }
-}
-
 /// The parts that changes of files need before they are sent. Nothing here waits for an answer.
 ///
-/// Invariant: what is written is in the overlay of its file, and in a transaction once it is sealed;
-/// transactions of one file follow each other.
+/// Invariant: what is written is in the overlay of its file, and in a transaction once it is
+/// sealed; transactions of one file follow each other.
 pub(super) struct Writer<'a> {
     pub session: &'a mut Session,
     pub files: &'a mut Files,
@@ -107,14 +53,14 @@ impl Writer<'_> {
         if file.gone {
             return;
         }
-        let attributes = file.has_only_attributes();
-        match &mut file.dirty {
+        let (attributes, unwritten) = (file.unsent.has_only_attributes(), file.unsent.overlay().is_empty());
+        match file.unsent.dirty_mut() {
             Some(dirty) if dirty.appends && !append => self.seal(key),
             Some(dirty) => {
                 // A file that is only to be made so far, or only gets attributes, can become one
                 // that is appended to.
                 let bare = attributes || dirty.create.is_some() && dirty.cut.is_none() && !dirty.extended;
-                dirty.appends |= append && bare && file.overlay.is_empty();
+                dirty.appends |= append && bare && unwritten;
                 return;
             }
             None => {}
@@ -122,26 +68,12 @@ impl Writer<'_> {
         let (now, wall_ns) = (self.session.now(), self.session.wall_ns());
         self.files.works_on(key);
         let Some(file) = self.files.get_mut(&key) else { return };
-        let base = match (file.sealed.last(), file.seen) {
+        let base = match (file.unsent.sealed().last(), file.seen) {
             (Some(last), _) => Base::Chain(*last),
             (None, Some(seen)) => Base::Known(seen),
             (None, None) => Base::Free,
         };
-        file.dirty = Some(Dirty {
-            base,
-            create: None,
-            replaces: false,
-            unasked: false,
-            appends: append,
-            cut: None,
-            extended: false,
-            atime: None,
-            mtime: None,
-            mode: None,
-            owner: (None, None),
-            wrote_ns: wall_ns,
-            since: now,
-        });
+        file.unsent.begin(Dirty::new(base, append, now, wall_ns));
         self.names.forget_file(&file.path);
     }
 
@@ -153,13 +85,10 @@ impl Writer<'_> {
         let Some(file) = self.files.get_mut(&key) else { return };
         let offset = if appends { file.effective_size() } else { offset };
         let end = offset + bytes.len() as u64;
-        file.overlay.write(offset, bytes);
-        file.local_size = Some(file.effective_size().max(end));
+        let size = file.effective_size().max(end);
+        file.unsent.write(offset, bytes, size);
         file.attributes.wrote(wall_ns);
-        if let Some(dirty) = &mut file.dirty {
-            dirty.wrote_ns = wall_ns;
-            dirty.mtime = None;
-        }
+        file.unsent.dirty_mut().into_iter().for_each(|dirty| dirty.wrote(wall_ns));
         self.send_some();
     }
 
@@ -179,27 +108,8 @@ impl Writer<'_> {
         let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
         let old = file.effective_size();
-        if size < old {
-            file.overlay.cut(size);
-        }
-        file.local_size = Some(size);
+        file.unsent.resize(old, size, wall_ns);
         file.attributes.wrote(wall_ns);
-        if let Some(dirty) = &mut file.dirty {
-            dirty.wrote_ns = wall_ns;
-            // A cut sets the time by itself; what changes nothing does not.
-            dirty.mtime = (size == old).then_some(wall_ns);
-            if size < old {
-                dirty.cut = Some(dirty.cut.map_or(size, |cut| cut.min(size)));
-            }
-            dirty.extended |= size > old;
-        }
-        if size < old {
-            // One for all cuts that no transaction carries.
-            match file.cuts.iter_mut().find(|(mark, _)| *mark == 0) {
-                Some((_, cut)) => *cut = size.min(*cut),
-                None => file.cuts.push((0, size)),
-            }
-        }
     }
 
     /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and
@@ -214,7 +124,7 @@ impl Writer<'_> {
         let length = bytes.len() as u64;
         let Some(Open { file: key, how }) = self.files.handle(handle) else { return Err(StreamError::bad_handle()) };
         let Some(file) = self.files.get(&key) else { return Err(StreamError::bad_handle()) };
-        let over = (is_page || !how.append) && file.overlay.covers(offset, offset + length);
+        let over = (is_page || !how.append) && file.unsent.overlay().covers(offset, offset + length);
         self.files.check_nameless(key, if over { 0 } else { length }, self.session.options().nameless_bytes as u64)?;
         self.apply_write(handle, offset, bytes, is_page);
         Ok(())
@@ -236,7 +146,7 @@ impl Writer<'_> {
             let mut at = offset;
             while at < until {
                 let step = (until - at).min(ZEROS.len() as u64);
-                file.overlay.write(at, Bytes::from_static(&ZEROS[..step as usize]));
+                file.unsent.write_within(at, Bytes::from_static(&ZEROS[..step as usize]));
                 at += step;
             }
         }
@@ -246,7 +156,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Lets writes go on for which there is room now; while the server is away, they fail after a time.
+    /// Lets writes go on for which there is room now; while the server is away, they fail after a
+    /// time.
     pub fn admit_writes(&mut self) {
         self.admit_nameless();
         while let Some((id, waiting)) = self.calls.first_write() {
@@ -312,7 +223,7 @@ impl Writer<'_> {
         if self.files.unsealed_bytes() <= self.session.options().dirty_bytes as u64 / 2 {
             return;
         }
-        let most = self.files.changed().max_by_key(|(_, file)| file.overlay.open_bytes());
+        let most = self.files.changed().max_by_key(|(_, file)| file.unsent.overlay().open_bytes());
         if let Some(key) = most.map(|(key, _)| key) {
             self.seal(key);
         }
@@ -321,7 +232,7 @@ impl Writer<'_> {
     /// Sends changes that are old.
     pub fn write_back(&mut self) {
         let now = self.session.now();
-        let due = |file: &File| file.write_back_due().is_some_and(|due| now >= due);
+        let due = |file: &File| file.unsent.write_back_due().is_some_and(|due| now >= due);
         let keys: Vec<u64> = self.files.changed().filter(|(_, file)| due(file)).map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
     }
@@ -335,7 +246,7 @@ impl Writer<'_> {
         let (key, mode) = (self.session.next_id(), file.attributes.mode);
         self.files.insert(key, file);
         self.begin(key, how.append);
-        if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
+        if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.unsent.dirty_mut()) {
             dirty.create = Some((mode, how.owner));
             (dirty.replaces, dirty.unasked) = (how.truncate && !how.append, unasked);
         }
@@ -347,7 +258,7 @@ impl Writer<'_> {
     pub fn add_handle(&mut self, key: u64, how: OpenHow, token: Token, unchanged: bool) -> Opened {
         let handle = Handle(self.session.next_id());
         if let Some(file) = self.files.get_mut(&key) {
-            file.token = token;
+            file.numbering.set_token(token);
         }
         self.files.open(handle, Open { file: key, how });
         if how.truncate && self.files.get(&key).is_some_and(|file| file.effective_size() > 0 || file.unsure) {
@@ -385,81 +296,26 @@ impl Writer<'_> {
         let first = self.session.next_id();
         let Some(file) = self.files.get_mut(&key) else { return };
         if file.gone {
-            file.dirty = None;
+            file.unsent.take_dirty();
             return;
         }
-        let Some(dirty) = file.dirty.take() else { return };
+        let Some(dirty) = file.unsent.take_dirty() else { return };
         let path = file.path.clone();
-        let mut parts = Packing { limit, path: &path, mtime_ns: dirty.wrote_ns, done: Vec::new(), open: None };
-        if let Some((mode, owner)) = dirty.create {
-            let exclusive = !dirty.appends && !dirty.replaces;
-            parts.add(Change::Create { path: path.clone(), mode, exclusive, owner }).created = true;
-            if dirty.replaces {
-                parts.add(Change::Truncate { path: path.clone(), base: None, size: 0 }).cut = Some(0);
-            }
-        }
-        if let Some(cut) = dirty.cut {
-            parts.add(Change::Truncate { path: path.clone(), base: None, size: cut }).cut = Some(cut);
-        }
-        let mut end = dirty.cut.unwrap_or(0);
-        for (mut offset, mut bytes) in file.overlay.seal(first) {
-            while !bytes.is_empty() {
-                let now = bytes.split_to(parts.room().min(bytes.len()));
-                let length = now.len() as u64;
-                let (path, base) = (path.clone(), None);
-                if dirty.appends {
-                    parts.add(Change::Append { path, base, bytes: now.clone() }).appended += length;
-                } else {
-                    parts.add(Change::Write { path, base, offset, bytes: now.clone() });
-                }
-                parts.effect().writes.push((offset, now));
-                offset += length;
-                end = end.max(offset);
-            }
-        }
-        let size = file.effective_size();
-        // A file that was cut may have become longer since by a write of which a later cut left only the length.
-        if (dirty.extended || dirty.cut.is_some()) && size > end {
-            parts.add(Change::Truncate { path: path.clone(), base: None, size }).extended = Some(size);
-        }
-        if let (uid, gid) = dirty.owner
-            && (uid.is_some() || gid.is_some())
-        {
-            parts.add(Change::SetOwner { path: path.clone(), base: None, uid, gid });
-        }
-        if let Some(mode) = dirty.mode {
-            parts.add(Change::SetMode { path: path.clone(), base: None, mode });
-        }
-        if let Some(atime_ns) = dirty.atime {
-            parts.add(Change::SetAccessTime { path: path.clone(), base: None, atime_ns });
-        }
-        if let Some(mtime_ns) = dirty.mtime {
-            parts.add(Change::SetTime { path: path.clone(), base: None, mtime_ns });
-        }
-        let txns = parts.finish();
+        let (extents, size) = (file.unsent.seal(first), file.effective_size());
+        let txns = pack(&path, &dirty, extents, size, limit);
         if txns.is_empty() {
             return;
         }
-        for (mark, _) in file.cuts.iter_mut().filter(|(mark, _)| *mark == 0) {
-            *mark = first;
-        }
+        file.unsent.seal_cuts(first);
         let names = self.transactions.iter().filter(|(_, txn)| !txn.is_data() && txn.concerns(&path));
         let mut after: BTreeSet<u64> = names.map(|(id, _)| *id).collect();
-        after.extend(self.files.get(&key).and_then(|file| file.sealed.last().copied()));
+        after.extend(self.files.get(&key).and_then(|file| file.unsent.sealed().last().copied()));
         let free = dirty.appends || dirty.create.is_some();
         let mut base = if free { Base::Free } else { dirty.base };
         for (index, mut txn) in txns.into_iter().enumerate() {
             let id = if index == 0 { first } else { self.session.next_id() };
             let Some(file) = self.files.get_mut(&key) else { return };
-            if index > 0 {
-                for (offset, bytes) in &txn.effect.writes {
-                    let end = offset + bytes.len() as u64;
-                    file.overlay.split(*offset);
-                    file.overlay.split(end);
-                    file.overlay.remark(*offset, end, first, id);
-                }
-            }
-            file.sealed.push(id);
+            file.unsent.push(id, first, &txn.effect.writes);
             txn.file = Some(key);
             txn.base = base;
             txn.after = std::mem::take(&mut after);

@@ -115,7 +115,7 @@ fn a_rename_that_is_refused_loses_no_attributes() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exists);
     assert_eq!(shown(&mut sim, one, "f").1, 1_000_000_007);
     pass(&mut sim, WAITED);
-    sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
     assert_eq!(shown(&mut sim, two, "f").1, 1_000_000_007);
     assert!(sim.devices[one].engine.status().lost.is_empty());
 }
@@ -132,7 +132,7 @@ fn attributes_are_of_whatever_the_file_is_by_then() {
     close(&mut sim, two, other).unwrap();
     change(&mut sim, one, "f", time(1_000_000_007));
     pass(&mut sim, WAITED);
-    sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
     assert!(sim.devices[one].engine.status().lost.is_empty());
     assert_eq!(sim.on_server(b"f"), Some(b"of another".to_vec()));
     assert_eq!(shown(&mut sim, two, "f").1, 1_000_000_007);
@@ -161,7 +161,7 @@ fn sim_attributes_survive_lost_connections() {
         }
         sim.devices[one].cut();
         sim.until(|sim| sim.devices[one].engine.status().connected);
-        sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+        sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
         pass(&mut sim, WAITED);
         assert!(super::sim::taken(&renamed).is_some_and(|outcome| outcome.is_ok()), "seed {seed}");
         assert_eq!(shown(&mut sim, two, "f"), (0o440, 1_000_000_000 + seed as i64), "seed {seed}");

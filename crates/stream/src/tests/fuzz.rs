@@ -1,4 +1,5 @@
-//! Files of outbox and cache that were damaged: an error or a miss, never a panic and never wrong data.
+//! Files of outbox and cache that were damaged: an error or a miss, never a panic and never wrong
+//! data.
 
 use bytes::Bytes;
 use tempfile::TempDir;

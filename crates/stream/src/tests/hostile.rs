@@ -1,4 +1,5 @@
-//! A server that answers what it likes: nothing wrong is handed out as a file's data without an error, nothing panics, every call ends.
+//! A server that answers what it likes: nothing wrong is handed out as a file's data without an
+//! error, nothing panics, every call ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -277,7 +278,8 @@ fn sim_a_server_that_lies_is_never_believed() {
             for _ in 0..4 {
                 let (offset, bytes) = (world.liar.rng.below(5000), world.liar.rng.below(3000) as u32);
                 let read = world.call(|done| Call::Read { handle, token: Token(1), offset, bytes, done });
-                // Only while nothing was written here: all of it is what one version holds, or zeros of a hole that it told of.
+                // Only while nothing was written here: all of it is what one version holds, or
+                // zeros of a hole that it told of.
                 if let Some(Ok(found)) = read
                     && !found.is_empty()
                     && !wrote(&world, handle)
@@ -303,7 +305,7 @@ fn sim_a_server_that_lies_is_never_believed() {
 }
 
 fn wrote(world: &World, _handle: Handle) -> bool {
-    world.engine.status().committed > 0 || world.engine.status().unsent_bytes > 0
+    world.engine.status().committed > 0 || world.engine.status().unsent.unsent_bytes > 0
 }
 
 fn is_of_one_version(found: &[u8], offset: u64) -> bool {

@@ -123,7 +123,7 @@ fn regress_changes_get_to_the_name_that_another_device_gave() {
         write(&mut sim, two, file, 0, b"lost".to_vec()).unwrap_err();
         assert_eq!(close(&mut sim, two, file).unwrap_err().kind(), ErrorKind::Stale);
         let status = sim.devices[two].engine.status();
-        assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");
+        assert!(status.lost.is_empty() && status.unsent.unsent_bytes == 0, "{status:?}");
     }
 }
 
@@ -169,7 +169,7 @@ fn regress_a_file_that_was_moved_away_is_not_taken_for_a_removed_one() {
         }
         assert_eq!(sync(&mut sim, two, file).unwrap_err().kind(), ErrorKind::Stale, "replaced: {replaced}");
         let status = sim.devices[two].engine.status();
-        assert!(status.lost.len() == 1 && status.unsent_bytes == 0, "{status:?}");
+        assert!(status.lost.len() == 1 && status.unsent.unsent_bytes == 0, "{status:?}");
         close(&mut sim, two, file).unwrap_err();
     }
 }

@@ -1,7 +1,9 @@
-//! One device against a plain map in memory: what is read is what was written, and what was acknowledged survives everything.
+//! One device against a plain map in memory: what is read is what was written, and what was
+//! acknowledged survives everything.
 //!
-//! For each file the test keeps the states it had since the last acknowledged one. After a restart of the device the server must have one of
-//! them; while the device lives, it must see exactly the last.
+//! For each file the test keeps the states it had since the last acknowledged one. After a restart
+//! of the device the server must have one of them; while the device lives, it must see exactly the
+//! last.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +19,8 @@ const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];
 
 type State = Option<Vec<u8>>;
 
-/// Runs one seed; a failure names it. `RUNNEL_STREAM_SEED=N` runs only that one, `RUNNEL_STREAM_SEEDS=N` so many.
+/// Runs one seed; a failure names it. `RUNNEL_STREAM_SEED=N` runs only that one,
+/// `RUNNEL_STREAM_SEEDS=N` so many.
 pub fn seeds(usual: u64, run: impl Fn(u64)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let seeds = match number("RUNNEL_STREAM_SEED") {
@@ -410,9 +413,9 @@ impl Model {
         }
         // What is all in the outbox is lost in no case.
         let status = self.sim.devices[at].engine.status();
-        let whole = self.outbox && status.unsent_transactions == status.stored_transactions && {
+        let whole = self.outbox && status.unsent.unsent_transactions == status.unsent.stored_transactions && {
             let sealed = self.sim.devices[at].engine.open_bytes() == 0;
-            sealed && status.unsent_transactions > 0
+            sealed && status.unsent.unsent_transactions > 0
         };
         let done = syncing.as_ref().and_then(taken);
         self.sim.restart_device(at);
@@ -447,7 +450,7 @@ impl Model {
             self.sim.wait(at, |done| Call::Close { handle, done }).unwrap();
         }
         let status = self.sim.devices[at].engine.status();
-        assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");
+        assert!(status.lost.is_empty() && status.unsent.unsent_bytes == 0, "{status:?}");
         self.sim.until(|sim| sim.devices[at].idle());
         assert!(self.sim.devices[at].storage.stored.is_empty());
     }
@@ -465,7 +468,8 @@ fn sim_one_device_is_exact() {
     });
 }
 
-/// Whatever bit of a connection is damaged, what is read is what was written, and all of it gets to the server, once.
+/// Whatever bit of a connection is damaged, what is read is what was written, and all of it gets to
+/// the server, once.
 #[test]
 fn sim_flips_reach_neither_application_nor_disk() {
     let flipped = std::cell::Cell::new(0);

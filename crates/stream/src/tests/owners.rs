@@ -88,10 +88,10 @@ fn owners_of_unsent_files_outlive_the_process() {
     write(&mut sim, one, handle, 0, b"text".to_vec()).unwrap();
     chown(&mut sim, one, handle, None, Some(7));
     drop(sim.call::<()>(one, |done| Call::Sync { handle, done }));
-    sim.until(|sim| sim.devices[one].idle() && sim.devices[one].engine.status().stored_transactions > 0);
+    sim.until(|sim| sim.devices[one].idle() && sim.devices[one].engine.status().unsent.stored_transactions > 0);
     sim.restart_device(one);
     sim.until(|sim| sim.devices[one].engine.status().connected);
-    sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
     let info = stat(&mut sim, one, b"f".as_slice());
     assert_eq!((owner(&info), info.size), ((1000, 7), 4));
 }

@@ -74,7 +74,7 @@ fn regress_a_folder_with_unsent_files_is_not_empty() {
     remove_folder(&mut sim, one, "d").unwrap();
     close(&mut sim, one, file).unwrap();
     let status = sim.devices[one].engine.status();
-    assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");
+    assert!(status.lost.is_empty() && status.unsent.unsent_bytes == 0, "{status:?}");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn regress_a_file_removed_while_it_is_open_goes_on_here() {
         let info = sim.wait(one, |done| Call::Stat { of: file.into(), done }).unwrap();
         assert_eq!(info.size, 1000 + 16 * 32_768, "{how:?}");
         let status = sim.devices[one].engine.status();
-        assert_eq!(status.unsent_bytes, 0, "{how:?}: nothing of it is ever sent");
+        assert_eq!(status.unsent.unsent_bytes, 0, "{how:?}: nothing of it is ever sent");
         // Others have all the room that there is.
         let more = open(&mut sim, one, "more", WRITE).unwrap();
         write(&mut sim, one, more, 0, vec![4; 60_000]).unwrap();
@@ -190,7 +190,7 @@ fn regress_removing_a_file_whose_changes_are_refused_makes_room() {
     remove(&mut sim, one, "new").unwrap();
     assert_eq!((sim.on_server(b"f"), sim.on_server(b"new")), (None, None));
     assert_eq!(read(&mut sim, one, file, (4 << 20) - 1, 2).unwrap(), vec![0, 3]);
-    assert_eq!(sim.devices[one].engine.status().unsent_bytes, 0);
+    assert_eq!(sim.devices[one].engine.status().unsent.unsent_bytes, 0);
     close(&mut sim, one, file).unwrap();
     close(&mut sim, one, new).unwrap();
     assert!(sim.devices[one].engine.status().lost.is_empty());
@@ -208,7 +208,7 @@ fn regress_a_folder_moves_with_changes_that_are_refused() {
     rename(&mut sim, one, "d", "e", true).unwrap();
     sim.disk.set_capacity(None);
     // Tried again by itself.
-    sim.until(|sim| sim.devices[one].engine.status().unsent_bytes == 0);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_bytes == 0);
     let lost = sim.devices[one].engine.status().lost;
     assert!(lost.is_empty(), "{lost:?}");
     let found = sim.on_server(b"e/f").map(|found| (found.len(), found.iter().all(|byte| *byte == 2)));
@@ -236,7 +236,7 @@ fn regress_changes_go_on_when_a_lease_of_somebody_else_ends() {
     }
     close(&mut sim, one, other).unwrap();
     pass(&mut sim, 61_000_000);
-    sim.until(|sim| sim.devices[one].engine.status().unsent_bytes == 0);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_bytes == 0);
     assert_eq!(sim.on_server(b"f").unwrap()[..100], [2; 100]);
     remove(&mut sim, one, "gone").unwrap();
     for handle in [file, gone] {
@@ -264,7 +264,7 @@ fn regress_changes_of_a_file_that_another_device_took_away_are_told() {
         }
         assert_eq!(sync(&mut sim, one, file).unwrap_err().kind(), ErrorKind::Stale, "replaced: {replaced}");
         let status = sim.devices[one].engine.status();
-        assert!(status.lost.len() == 1 && status.unsent_bytes == 0, "{status:?}");
+        assert!(status.lost.len() == 1 && status.unsent.unsent_bytes == 0, "{status:?}");
         let written = write(&mut sim, one, clean, 0, vec![2; 100]);
         let outcome = written.and_then(|()| sync(&mut sim, one, clean));
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Stale, "replaced: {replaced}");
@@ -351,7 +351,7 @@ fn regress_what_follows_a_renumbered_transaction_is_sent_after_a_restart() {
         write(&mut sim, one, file, 0, vec![value; 5000]).unwrap();
         drop(sim.call(one, |done| Call::Sync { handle: file, done }));
     }
-    sim.until(|sim| sim.devices[one].engine.status().stored_transactions == 3);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.stored_transactions == 3);
     let stored: Vec<u64> = sim.devices[one].storage.stored.keys().copied().collect();
     // The first one is refused, so it gets another number when it is sent again.
     let now = sim.now;
@@ -451,14 +451,14 @@ fn sim_refusals_hang_nobody_and_lose_nothing_in_silence() {
         sim.disk.set_capacity(None);
         // All leases have ended.
         pass(&mut sim, 25_000_000);
-        sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+        sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
         for handle in handles {
             sync(&mut sim, one, handle).unwrap();
             sees_what_the_server_has(&mut sim, one, handle);
             close(&mut sim, one, handle).unwrap();
         }
         let status = sim.devices[one].engine.status();
-        assert!(status.unsent_bytes == 0 && status.unsent_transactions == 0, "{status:?}");
+        assert!(status.unsent.unsent_bytes == 0 && status.unsent.unsent_transactions == 0, "{status:?}");
         sim.until(|sim| sim.devices[one].idle());
         assert!(sim.devices[one].storage.stored.is_empty());
     });

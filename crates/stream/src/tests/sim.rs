@@ -1,5 +1,5 @@
-//! A world in one thread: a volume on a disk that crashes, links that are cut after any byte, devices that start anew, and a clock that jumps
-//! to what is due next. One seed makes all of it.
+//! A world in one thread: a volume on a disk that crashes, links that are cut after any byte,
+//! devices that start anew, and a clock that jumps to what is due next. One seed makes all of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -378,7 +378,8 @@ impl Sim {
         moved
     }
 
-    /// Nothing moved: a little time passes, or if nothing can move at all, time until something is due.
+    /// Nothing moved: a little time passes, or if nothing can move at all, time until something is
+    /// due.
     fn step_time(&mut self) {
         let busy = self.devices.iter().any(|device| {
             !device.jobs.is_empty()

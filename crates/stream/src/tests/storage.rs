@@ -17,7 +17,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Does a job as the keeper does.
+    /// Does a job as the storage thread does.
     pub fn run(&mut self, job: Job) -> Option<JobDone> {
         match job {
             Job::Store { number, known_as, bytes } => {

@@ -59,7 +59,8 @@ pub fn sync(sim: &mut Sim, at: usize, handle: Handle) -> Result<(), StreamError>
     sim.wait(at, |done| Call::Sync { handle, done })
 }
 
-/// Every version is one byte repeated over several blocks, so a read that mixes two versions is seen.
+/// Every version is one byte repeated over several blocks, so a read that mixes two versions is
+/// seen.
 #[test]
 fn sim_readers_see_whole_versions_while_another_device_writes() {
     for seed in 0..20 {
@@ -185,7 +186,7 @@ fn what_is_refused_after_a_restart_is_kept_aside() {
     sim.until(|sim| !sim.devices[one].engine.status().connected);
     write(&mut sim, one, first, 0, vec![2; 100]).unwrap();
     let syncing = sim.call(one, |done| Call::Sync { handle: first, done });
-    sim.until(|sim| sim.devices[one].engine.status().stored_transactions == 1);
+    sim.until(|sim| sim.devices[one].engine.status().unsent.stored_transactions == 1);
     assert!(syncing.lock().unwrap().is_none(), "not before the server has it");
     sim.restart_device(one);
     // The other device is faster.
@@ -241,7 +242,7 @@ fn a_full_server_says_so_and_takes_the_changes_later() {
     assert_eq!(close(&mut sim, one, file).unwrap_err().kind(), ErrorKind::NoSpace);
     let status = sim.devices[one].engine.status();
     let lost: u64 = status.lost.iter().map(|lost| lost.bytes).sum();
-    assert!(status.unsent_bytes == 0 && status.lost[0].reason.contains("no room"), "{status:?}");
+    assert!(status.unsent.unsent_bytes == 0 && status.lost[0].reason.contains("no room"), "{status:?}");
     // The server may have had room for a part, in the reserve that it keeps.
     let there = sim.on_server(b"f").map_or(0, |bytes| bytes.len() as u64);
     assert!(there < 6 << 20 && lost >= (6 << 20) - there, "{there} bytes are there: {status:?}");
@@ -254,7 +255,7 @@ fn changes_wait_for_room_and_fail_when_the_server_is_away() {
     let file = open(&mut sim, one, "f", WRITE).unwrap();
     for part in 0..50 {
         write(&mut sim, one, file, part * 10_000, vec![part as u8; 10_000]).unwrap();
-        assert!(sim.devices[one].engine.status().unsent_bytes < 80 << 10);
+        assert!(sim.devices[one].engine.status().unsent.unsent_bytes < 80 << 10);
     }
     sync(&mut sim, one, file).unwrap();
     sim.away = true;
@@ -275,11 +276,12 @@ fn a_sparse_file_of_4_gib_is_no_matter() {
     let end = 4u64 << 30;
     write(&mut sim, one, file, end - 700, vec![7; 700]).unwrap();
     write(&mut sim, one, file, 1 << 20, vec![6; 10]).unwrap();
-    // What is behind the last block that an answer names is unknown if the answer is cut; this one is not.
+    // What is behind the last block that an answer names is unknown if the answer is cut; this one
+    // is not.
     write(&mut sim, one, file, 500 << 20, vec![5]).unwrap();
     sync(&mut sim, one, file).unwrap();
     close(&mut sim, one, file).unwrap();
-    let asked = sim.devices[one].engine.status().blocks_asked;
+    let asked = sim.devices[one].engine.status().blocks.blocks_asked;
     let two = device(&mut sim, options());
     for at in [one, two] {
         let file = open(&mut sim, at, "f", OpenHow::READ).unwrap();
@@ -289,9 +291,9 @@ fn a_sparse_file_of_4_gib_is_no_matter() {
             assert_eq!(read(&mut sim, at, file, (1 << 20) + (place << 25), 4000).unwrap(), vec![0; 4000]);
         }
     }
-    let again = sim.devices[one].engine.status().blocks_asked - asked;
+    let again = sim.devices[one].engine.status().blocks.blocks_asked - asked;
     assert!(again <= 6, "holes are never asked for: {again} blocks were");
-    assert!(sim.devices[two].engine.status().blocks_asked <= 6);
+    assert!(sim.devices[two].engine.status().blocks.blocks_asked <= 6);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn regress_content_behind_a_change_of_attributes_outlives_the_device() {
         sim.devices[one].hold_off(u64::MAX);
         write(&mut sim, one, handle, 0, b"second".to_vec()).unwrap();
         drop(sim.call(one, |done| Call::Sync { handle, done }));
-        sim.until(|sim| sim.devices[one].idle() && sim.devices[one].engine.status().stored_transactions > 0);
+        sim.until(|sim| sim.devices[one].idle() && sim.devices[one].engine.status().unsent.stored_transactions > 0);
         let is_answered = asked.iter().all(|asked| taken(asked).is_some());
         if seed % 2 == 0 {
             sim.restart_device(one);
@@ -107,7 +107,7 @@ fn regress_content_behind_a_change_of_attributes_outlives_the_device() {
             sim.devices[one].hold_off(now);
         }
         sim.until(|sim| sim.devices[one].engine.status().connected);
-        sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+        sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
         assert!(sim.devices[one].storage.lost.is_empty(), "seed {seed}: {:?}", sim.devices[one].storage.lost);
         assert_eq!(sim.on_server(b"f"), Some(b"second".to_vec()), "seed {seed}, answered: {is_answered}");
         sim.until(|sim| sim.devices[one].idle());
@@ -134,7 +134,7 @@ fn content_behind_a_refused_change_of_attributes_is_sent() {
         sim.until(|sim| sim.devices[one].idle());
         let now = sim.now;
         sim.devices[one].hold_off(now);
-        sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+        sim.until(|sim| sim.devices[one].engine.status().unsent.unsent_transactions == 0);
         assert_eq!(taken(&refused).unwrap().unwrap_err().kind(), ErrorKind::NoAttribute);
         taken(&synced).unwrap().unwrap();
         assert_eq!(sim.on_server(b"f"), Some(b"second".to_vec()));

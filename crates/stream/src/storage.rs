@@ -1,4 +1,5 @@
-//! The thread of a volume: jobs on this device's storage, one after the other, and the time.
+//! The thread of a volume. It does jobs on this device's storage, one after the other, and tells
+//! the engine when it is due.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,8 +11,8 @@ use crate::inner::Inner;
 use crate::job::{Job, JobDone, Order};
 use crate::outbox::Outbox;
 
-/// What the thread owns.
-pub(crate) struct Keeper {
+/// The storage thread and the files that it owns.
+pub(crate) struct StorageThread {
     pub inner: Arc<Inner>,
     pub orders: Receiver<Order>,
     pub outbox: Option<Outbox>,
@@ -19,7 +20,7 @@ pub(crate) struct Keeper {
     pub cache: Option<Cache>,
 }
 
-impl Keeper {
+impl StorageThread {
     pub fn work(mut self) {
         loop {
             let order = match self.inner.sleeps() {
@@ -36,7 +37,8 @@ impl Keeper {
                 }
                 Ok(Order::Wake) => {}
                 Ok(Order::Stop(told)) => {
-                    // Their locks first: whoever waits may open them again at once. Nobody need wait any more.
+                    // Their locks first: whoever waits may open them again at once. Nobody need
+                    // wait any more.
                     (self.outbox, self.cache) = (None, None);
                     let _ = told.send(());
                     return;
@@ -47,8 +49,9 @@ impl Keeper {
         }
     }
 
-    /// Does a job. What fails besides `Store` and `Reserve` costs no data: an old transaction that stays in the outbox is answered by the
-    /// server as before, and a block that is not in the cache is asked for.
+    /// Does a job. What fails besides `Store` and `Reserve` costs no data: an old transaction that
+    /// stays in the outbox is answered by the server as before, and a block that is not in the
+    /// cache is asked for.
     fn run(&mut self, job: Job) -> Option<JobDone> {
         let text = |outcome: std::io::Result<()>| outcome.map_err(|error| error.to_string());
         let outbox = self.outbox.as_mut();
