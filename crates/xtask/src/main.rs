@@ -1,6 +1,7 @@
 //! Project chores, run as `cargo xtask NAME`:
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
+//! * `spec`: SPEC.md, written from its template and the history of the benches;
 //! * `ci [--fast | CRATE…]`: everything that checks the product, in the order in which a failure is
 //!   cheapest, with the programs of a fresh machine and a limit for each step. `./x test` calls
 //!   exactly this;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 mod ci;
 mod posix;
+mod spec;
 mod surroundings;
 mod tidy;
 mod watch;
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let outcome = match command.as_deref() {
         Some("tidy") => tidy::run(&root()),
+        Some("spec") => spec::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
         Some("ci-steps") => ci::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
@@ -32,7 +35,7 @@ fn main() -> ExitCode {
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }

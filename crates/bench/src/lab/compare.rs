@@ -204,7 +204,7 @@ impl Content {
             self.runs.push(serde_json::from_value(json).context("is no history line of a lab run")?);
         } else if json.get("metric").is_some() {
             self.rows.push(serde_json::from_value(json).context("is no row of a bench")?);
-        } else {
+        } else if json.get("by_hand").is_none() {
             bail!("is neither a record of a lab run nor a line of a history file");
         }
         Ok(())

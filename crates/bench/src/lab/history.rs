@@ -60,6 +60,9 @@ pub struct Line {
     /// Largest less smallest, by row and name, as far as there were several runs.
     #[serde(default)]
     pub spread: BTreeMap<String, Values>,
+    /// How many runs each row had.
+    #[serde(default)]
+    pub runs: BTreeMap<String, usize>,
 }
 
 /// The history line of a run, without its line end.
@@ -72,8 +75,10 @@ pub fn line(records: &[Record], about: &About) -> String {
         kernel: about.kernel.clone(),
         rows: BTreeMap::new(),
         spread: BTreeMap::new(),
+        runs: BTreeMap::new(),
     };
     for (row, values) in summaries(records) {
+        line.runs.insert(row.clone(), values.values().map(|summary| summary.count).max().unwrap_or(0));
         for (name, summary) in values.iter().filter(|(name, _)| KEPT.contains(&name.as_str())) {
             line.rows.entry(row.clone()).or_default().insert(name.clone(), rounded(summary.median));
             if summary.count > 1 && is_time(name) {
@@ -129,6 +134,7 @@ mod tests {
         let line: Line = serde_json::from_str(&text)?;
         let key = "start wifi runnel:learned perl";
         assert_eq!(line.rows[key], Values::from([("cold".into(), 0.31), ("rx_bytes".into(), 1000.0)]));
+        assert_eq!(line.runs[key], 3);
         assert_eq!(line.spread[key], Values::from([("cold".into(), 0.05)]));
         assert_eq!((line.commit.as_str(), text.contains('\n')), ("abc", false));
         assert_eq!(serde_json::to_string(&line)?, text);

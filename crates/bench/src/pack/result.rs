@@ -188,6 +188,7 @@ pub fn history_line(results: &Results, about: &About) -> anyhow::Result<String> 
         commit: about.commit.clone(),
         date: about.date.clone(),
         kernel: about.kernel.clone(),
+        runs: rows.keys().map(|row| (row.clone(), 1)).collect(),
         rows,
         spread: BTreeMap::new(),
     };
