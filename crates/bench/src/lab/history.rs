@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! {"bench":"lab","machine":"...","commit":"...","date":"...","kernel":"...",
-//!  "rows":{"start wifi runnel:learned perl":{"cold":0.31}},"spread":{"start wifi runnel:learned perl":{"cold":0.004}}}
+//!  "rows":{"start wifi runnel:learned perl":{"cold":0.31}},
+//!  "spread":{"start wifi runnel:learned perl":{"cold":0.004}},
+//!  "runs":{"start wifi runnel:learned perl":3}}
 //! ```
 //!
-//! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time, where there were
-//! several runs. Other benches write another shape into the same file, one line per row
-//! ([`report::row::Row`]); [`super::compare`] reads both. Times are seconds, sizes bytes.
+//! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time,
+//! where there were several runs. Other benches write another shape into the same file, one line
+//! per row ([`report::row::Row`]); [`super::compare`] reads both. Times are seconds, sizes bytes.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::record::{Record, measurement};
 use super::report::About;
 
-/// Values kept of a row. The rest can be had from the results of the run; these tell whether something got worse.
+/// Values kept of a row. The rest can be had from the results of the run; these tell whether
+/// something got worse.
 const KEPT: [&str; 17] = [
     "mount",
     "cold",
