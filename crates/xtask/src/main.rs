@@ -7,9 +7,10 @@
 //!   exactly this;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
-//! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
-//!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
-//!   kept in the user's caches.
+//! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x
+//!   test --kernel` fetches one and calls this. Takes most of an hour the first time, so `ci` does
+//!   only the small part, and only where a kernel was built before. Builds are kept in the user's
+//!   caches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -54,7 +55,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/xtask").to_path_buf()
 }
 
-/// Runs `ci` in a process whose PATH holds what a fresh machine has, since a process cannot change its own safely.
+/// Runs `ci` in a process whose PATH holds what a fresh machine has, since a process cannot change
+/// its own safely.
 fn ci_on_a_fresh_machine() -> anyhow::Result<()> {
     let path = match surroundings::path(&root())? {
         Some(folder) => folder.into_os_string(),
@@ -112,8 +114,8 @@ fn cached_kernel() -> Option<PathBuf> {
     (source.join("Makefile").is_file() && cache.join("build-tiny-web/arch/x86/boot/bzImage").exists()).then_some(source)
 }
 
-/// The tests that build kernels: for x86-64 and AArch64, with frozen code; with `--full` the mainstream configuration too, and with
-/// `--small` only the first one, which takes a few minutes.
+/// The tests that build kernels: for x86-64 and AArch64, with frozen code; with `--full` the
+/// mainstream configuration too, and with `--small` only the first one, which takes a few minutes.
 fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
     let has = |option: &str| arguments.iter().any(|argument| argument == option);
     let (full, small) = (has("--full"), has("--small"));

@@ -1,7 +1,8 @@
 //! The text of a figure, computed from rows.
 //!
 //! - `value KEY`: values with their units; `num KEY`: without; `range KEY`: smallest to largest.
-//! - `lower A | B`: by how much A is lower than B; `mean-lower`, `best-lower`: the average and the most.
+//! - `lower A | B`: by how much A is lower than B; `mean-lower`, `best-lower`: the average and the
+//!   most.
 //! - `over A | B`: how many times B is A; `ratios A | B`: the same as a range of percentages.
 //! - `hand CASE`: a text that a person measured.
 

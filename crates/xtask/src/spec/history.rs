@@ -1,9 +1,10 @@
 //! Rows of the history of the benches, found by key.
 //!
 //! A key is six words: `BENCH CASE PEER MODE LINK METRIC`, or `lab EXPERIMENT LINK SYSTEM PROGRAM
-//! VALUE`. Any word may be a list with commas, and `*` in a list stands for the five programs of the
-//! SYSFLOW paper. `METRIC@max` takes another field than the median, and `BENCH#COMMIT` another line
-//! than the last. A row of the bench `hand` is a text that no bench wrote, with its own commit.
+//! VALUE`. Any word may be a list with commas, and `*` in a list stands for the five programs of
+//! the SYSFLOW paper. `METRIC@max` takes another field than the median, and `BENCH#COMMIT` another
+//! line than the last. A row of the bench `hand` is a text that no bench wrote, with its own
+//! commit.
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -143,7 +144,8 @@ fn runs(n: &Value) -> String {
     }
 }
 
-/// A commit as people write it; a `+` at its end stays, since it tells of changes that were not committed.
+/// A commit as people write it; a `+` at its end stays, since it tells of changes that were not
+/// committed.
 fn short(commit: &str) -> String {
     let changed = if commit.ends_with('+') { "+" } else { "" };
     commit.trim_end_matches('+').chars().take(7).collect::<String>() + changed

@@ -1,10 +1,11 @@
 //! `spec`: writes SPEC.md from a template and the history of the benches.
 //!
-//! The template, `bench/spec.md`, is Markdown with two kinds of marks. `{{OPERATION KEY | KEY}}` is a
-//! measured figure: [`history`] finds the rows of a key, and [`figure`] computes the text from them.
-//! `{=TEXT}` is a number that nobody measured, such as a setting. Any other number in prose or in a
-//! measured column is an error ([`bare`]), so no figure stands in SPEC.md without its rows. Every
-//! figure gets the number of its line in the table of sources, which takes the place of `{{sources}}`.
+//! The template, `bench/spec.md`, is Markdown with two kinds of marks. `{{OPERATION KEY | KEY}}` is
+//! a measured figure: [`history`] finds the rows of a key, and [`figure`] computes the text from
+//! them. `{=TEXT}` is a number that nobody measured, such as a setting. Any other number in prose
+//! or in a measured column is an error ([`bare`]), so no figure stands in SPEC.md without its rows.
+//! Every figure gets the number of its line in the table of sources, which takes the place of
+//! `{{sources}}`.
 
 mod bare;
 mod figure;
