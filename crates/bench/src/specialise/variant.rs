@@ -231,7 +231,8 @@ fn thin_lto(
     }
     say(&format!("{case}: ThinLTO"));
     let source = Source::open(&device.job.source)?;
-    let config = fs::read_to_string(&device.job.asked.config).with_context(|| device.job.asked.config.display().to_string())?;
+    let config =
+        fs::read_to_string(&device.job.asked.config).with_context(|| device.job.asked.config.display().to_string())?;
     let folder = device.work.join(format!("build-{case}-thinlto"));
     let output = kernel::thin_lto(&source, &config, &folder, &mut |text| say(&format!("{case}: {text}")))?;
     Measured::of(&output)?.add(stock, case, "thinlto", "default", results);
