@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM end a bench the orderly way: waits return an error, guards unmount and end the children.
+//! Ctrl-C and SIGTERM end a bench the orderly way: waits return an error, guards unmount and end
+//! the children.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,8 @@ static INSTALLED: Once = Once::new();
 /// Exit code after a second signal: 128 + SIGINT, what shells report.
 const EXIT_CODE: i32 = 130;
 
-/// Starts to listen for signals; from then on [`check`] tells. A second signal ends the process at once.
+/// Starts to listen for signals; from then on [`check`] tells. A second signal ends the process at
+/// once.
 pub fn listen() -> anyhow::Result<()> {
     let mut outcome = Ok(());
     INSTALLED.call_once(|| {

@@ -1,9 +1,12 @@
-//! `runnel-bench predict`: the predictors compared on the same first-touch orders, over a modelled link.
+//! `runnel-bench predict`: the predictors compared on the same first-touch orders, over a modelled
+//! link.
 //!
-//! The orders come from trace files, or are recorded: each workload is started several times, every time with a server that
-//! knows nothing, so that what the server wrote down of a start is the order of that start alone. All predictors then see
-//! the orders of one workload one after the other, each on a cold client; the first ones are their training and are not
-//! counted. The model is that of the crate `predict`; a page takes the link 1500 bytes, what pages of programs compress to.
+//! The orders come from trace files, or are recorded: each workload is started several times, every
+//! time with a server that knows nothing, so that what the server wrote down of a start is the
+//! order of that start alone. All predictors then see the orders of one workload one after the
+//! other, each on a cold client; the first ones are their training and are not counted. The model
+//! is that of the crate `predict`; a page takes the link 1500 bytes, what pages of programs
+//! compress to.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -45,7 +48,8 @@ struct Recorded {
     training: usize,
 }
 
-/// Runs the bench on `traces`, or if there are none on starts recorded now. Output as in [`crate::stream::run`].
+/// Runs the bench on `traces`, or if there are none on starts recorded now. Output as in
+/// [`crate::stream::run`].
 pub fn run(options: &Options, traces: &[PathBuf], out: &mut dyn Write) -> anyhow::Result<()> {
     let plan = options.plan()?;
     interrupt::listen()?;
@@ -206,8 +210,8 @@ fn sample(evaluation: &Evaluation) -> Sample {
     ])
 }
 
-/// Sizes of files as far as the orders tell: up to the last page that any start touched. Readahead past that, which the
-/// kernel would do, is waste that this spares the baseline.
+/// Sizes of files as far as the orders tell: up to the last page that any start touched. Readahead
+/// past that, which the kernel would do, is waste that this spares the baseline.
 fn file_pages(orders: &[Order]) -> impl Fn(InodeId) -> u32 + Send + Sync + 'static {
     let mut sizes: HashMap<InodeId, u32> = HashMap::new();
     for page in orders.iter().flat_map(|order| &order.pages) {

@@ -1,8 +1,10 @@
-//! Child processes: services that run beside the bench, tools that must succeed, and programs whose time is taken.
+//! Child processes: services that run beside the bench, tools that must succeed, and programs whose
+//! time is taken.
 //!
-//! Nothing waits for a fixed time. A service says through a file that it is ready; the wait ends with an error at its
-//! deadline, when the child ends, or when the bench is interrupted. Children get a process group of their own, so that
-//! Ctrl-C reaches only the bench, which then ends them in the right order; dropping a guard kills its child.
+//! Nothing waits for a fixed time. A service says through a file that it is ready; the wait ends
+//! with an error at its deadline, when the child ends, or when the bench is interrupted. Children
+//! get a process group of their own, so that Ctrl-C reaches only the bench, which then ends them in
+//! the right order; dropping a guard kills its child.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -131,7 +133,8 @@ impl Service {
         }
     }
 
-    /// Waits for the service to end by itself (after its mount was taken away); false at the deadline.
+    /// Waits for the service to end by itself (after its mount was taken away); false at the
+    /// deadline.
     pub fn wait_end(&mut self, deadline: Duration) -> anyhow::Result<bool> {
         Ok(self.child.wait(deadline)?.is_some())
     }

@@ -42,7 +42,8 @@ const STARTS: usize = 5;
 /// Of so many modules each start leaves one out.
 const LEFT_OUT: u64 = 10;
 
-/// The bar: the last start's processor time over that of nginx for as many bytes in as many answers.
+/// The bar: the last start's processor time over that of nginx for as many bytes in as many
+/// answers.
 const RATIO_MAX: f64 = 2.0;
 
 /// Times that nginx sends the bytes of one start: its time for one is too short to measure.
@@ -57,7 +58,8 @@ const PIECE_PAGES: f64 = 32.0;
 /// How long a service may take to be ready, a program to end, or the server to make its bundles.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A run that nothing touches any more is over after three seconds; then the server learns and looks for bundles that pay.
+/// A run that nothing touches any more is over after three seconds; then the server learns and
+/// looks for bundles that pay.
 const LEARNING: Duration = Duration::from_secs(5);
 
 /// What starts cost the server's processor, beside nginx
@@ -296,7 +298,8 @@ fn threads(pid: u32) -> anyhow::Result<Threads> {
     Ok(found)
 }
 
-/// Nanoseconds between two looks, over the threads of these names. One that ended meanwhile had been idle for ten seconds.
+/// Nanoseconds between two looks, over the threads of these names. One that ended meanwhile had
+/// been idle for ten seconds.
 fn grown_nanos(before: &Threads, after: &Threads, wanted: impl Fn(&str) -> bool) -> u64 {
     let grown = |(number, (_, nanos)): (&u32, &(String, u64))| {
         nanos.saturating_sub(before.get(number).map_or(0, |(_, before)| *before))

@@ -1,4 +1,5 @@
-//! Drives Runnel as a user would: `runnel pack`, `serve`, `mount`, `status`, `umount`, as child processes.
+//! Drives Runnel as a user would: `runnel pack`, `serve`, `mount`, `status`, `umount`, as child
+//! processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +13,15 @@ use crate::link::{Link, ShapedLink, Traffic, Upstream};
 use crate::process::{Service, ready_text, tool, try_tool};
 use crate::site::{MountPoint, Site};
 
-/// How long a server or a mount may take to be ready; metadata over the slowest named link takes about a minute.
+/// How long a server or a mount may take to be ready; metadata over the slowest named link takes
+/// about a minute.
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 
 /// How long a client may take to end once its mount is gone.
 const END_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a bench waits for the server to write down what it learned from one start: its timer is three seconds.
+/// How long a bench waits for the server to write down what it learned from one start: its timer is
+/// three seconds.
 const LEARNED_DEADLINE: Duration = Duration::from_secs(8);
 
 /// The `runnel` binary.
@@ -40,7 +43,8 @@ impl Product {
         Ok(start.elapsed())
     }
 
-    /// Makes a store in `folder` that publishes `image` under the stem of its name, with nothing learned.
+    /// Makes a store in `folder` that publishes `image` under the stem of its name, with nothing
+    /// learned.
     pub fn fresh_store(&self, image: &Path, folder: PathBuf) -> anyhow::Result<Store> {
         if folder.exists() {
             std::fs::remove_dir_all(&folder).context("cannot remove an old store")?;
@@ -55,7 +59,8 @@ impl Product {
         Ok(Store { folder, name })
     }
 
-    /// Starts a server of `store` behind `link`, with more `options` of `runnel serve`. Logs and ready files go to `folder`.
+    /// Starts a server of `store` behind `link`, with more `options` of `runnel serve`. Logs and
+    /// ready files go to `folder`.
     pub fn serve(
         &self,
         store: &Store,
@@ -133,7 +138,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Files of learned actions with their sizes and times: changes when the server has written something.
+    /// Files of learned actions with their sizes and times: changes when the server has written
+    /// something.
     fn learned(&self) -> Vec<(PathBuf, u64, Option<std::time::SystemTime>)> {
         let entries = std::fs::read_dir(self.folder.join("learned")).into_iter().flatten().flatten();
         let mut found: Vec<_> = entries
@@ -167,7 +173,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Waits until the store holds something else than `before`; false if it does not within the time a server needs.
+    /// Waits until the store holds something else than `before`; false if it does not within the
+    /// time a server needs.
     fn wait_learned(
         &mut self,
         store: &Store,
@@ -183,7 +190,8 @@ impl Server {
         Ok(changed)
     }
 
-    /// Waits until what was learned is compressed: it belongs to learning, not to the start that is measured next.
+    /// Waits until what was learned is compressed: it belongs to learning, not to the start that is
+    /// measured next.
     fn wait_bundles(&mut self) -> anyhow::Result<()> {
         let end = Instant::now() + BUNDLES_DEADLINE;
         let url = format!("runnel://{}", self.shaped.address());
@@ -205,7 +213,8 @@ impl Server {
     }
 }
 
-/// Lets the server learn from one start: `start` mounts, runs and unmounts. Returns true if the store changed.
+/// Lets the server learn from one start: `start` mounts, runs and unmounts. Returns true if the
+/// store changed.
 pub fn learn(
     server: &mut Server,
     store: &Store,
@@ -257,7 +266,8 @@ const COUNTERS: [(&str, Metric, f64); 5] = [
     ("stall_micros", Metric::Stall, 1e-6),
 ];
 
-/// The counters of a status report: those of the session, not of the mount, which has fields of the same names.
+/// The counters of a status report: those of the session, not of the mount, which has fields of the
+/// same names.
 fn counters_of(status: &Value) -> anyhow::Result<Sample> {
     let session = status.get("session").context("runnel status --json has no session")?;
     let mut sample = Sample::new();

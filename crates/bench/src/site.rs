@@ -11,7 +11,8 @@ use crate::link::{Link, Traffic};
 use crate::process::{timed, try_tool};
 use crate::workload::Workload;
 
-/// Longest start that is waited for: the slowest case on the slowest named link takes about six minutes.
+/// Longest start that is waited for: the slowest case on the slowest named link takes about six
+/// minutes.
 const START_LIMIT: Duration = Duration::from_secs(900);
 
 /// Longest time that counters may go on changing after a start before they are read all the same.
@@ -58,7 +59,8 @@ impl Site for Local {
 pub struct Starter {
     /// The `runnel` binary.
     pub runnel: PathBuf,
-    /// Folder for files that programs write; below the temporary folder, which stays visible inside.
+    /// Folder for files that programs write; below the temporary folder, which stays visible
+    /// inside.
     pub scratch: PathBuf,
 }
 
@@ -70,7 +72,8 @@ impl Starter {
         let mut command = std::process::Command::new(&self.runnel);
         command.arg("enter").arg(site.root()).arg("--").args(workload.command(&self.scratch));
         command.env_clear().envs([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("HOME", "/tmp")]);
-        // The tree is read-only on most systems; python would try to write byte code beside the program's own file.
+        // The tree is read-only on most systems; python would try to write byte code beside the
+        // program's own file.
         command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&self.scratch);
         let done = timed(workload.name, &mut command, START_LIMIT)?;
         let output = String::from_utf8_lossy(&done.output);
@@ -100,8 +103,8 @@ impl Starter {
     }
 }
 
-/// The counters once neither they nor the link have changed for a while: what is on its way when a program ends
-/// (pushed pages, reports of what was touched) belongs to its start.
+/// The counters once neither they nor the link have changed for a while: what is on its way when a
+/// program ends (pushed pages, reports of what was touched) belongs to its start.
 fn quiet_counters(site: &dyn Site, link: Option<&Link>) -> anyhow::Result<Sample> {
     let while_quiet = link.map_or(Duration::ZERO, |link| 3 * link.rtt + Duration::from_millis(60));
     let end = Instant::now() + QUIET_LIMIT;
@@ -129,8 +132,9 @@ fn resident_bytes(pid: u32) -> Option<f64> {
     Some(kilobytes * 1024.0)
 }
 
-/// Empties the page cache, then reads `warm` back in: the binaries of the systems under test and the files of their
-/// servers, which stand for another machine. False if this needs rights that the caller lacks.
+/// Empties the page cache, then reads `warm` back in: the binaries of the systems under test and
+/// the files of their servers, which stand for another machine. False if this needs rights that the
+/// caller lacks.
 pub fn drop_caches(warm: &[PathBuf]) -> bool {
     rustix::fs::sync();
     let dropped = std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok();

@@ -1,8 +1,10 @@
-//! Stages of the set-up: each is done once, remembered by a stamp, and redone only when what it is made from changes.
+//! Stages of the set-up: each is done once, remembered by a stamp, and redone only when what it is
+//! made from changes.
 //!
-//! A stage has a name and inputs, a text that says what its result depends on. The stamp of a finished stage is a file
-//! with that text. A stage removes its stamp before it starts and writes it when it is done, and makes its result under
-//! the name that [`unfinished`] gives: a set-up that was interrupted starts the stage again and trusts nothing it left.
+//! A stage has a name and inputs, a text that says what its result depends on. The stamp of a
+//! finished stage is a file with that text. A stage removes its stamp before it starts and writes
+//! it when it is done, and makes its result under the name that [`unfinished`] gives: a set-up that
+//! was interrupted starts the stage again and trusts nothing it left.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +75,8 @@ impl Stages {
     }
 }
 
-/// The name under which the file or folder `path` is made before it is whole. What an earlier try left there is removed.
+/// The name under which the file or folder `path` is made before it is whole. What an earlier try
+/// left there is removed.
 pub fn unfinished(path: &Path) -> anyhow::Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");

@@ -1,8 +1,9 @@
 //! `runnel-bench stream`: how long programs take to start from an image that lies behind a network.
 //!
-//! For each workload: the native tree and a mounted image file, both warm, turn by turn; then over each link our client
-//! without learning, with learning as in the paper, with push, and the peers. Every cold start has a fresh mount and
-//! emptied caches; what the servers hold stays in the page cache, because a server is another machine.
+//! For each workload: the native tree and a mounted image file, both warm, turn by turn; then over
+//! each link our client without learning, with learning as in the paper, with push, and the peers.
+//! Every cold start has a fresh mount and emptied caches; what the servers hold stays in the page
+//! cache, because a server is another machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,12 @@ use crate::workload::{Database, Workload};
 /// Name of this bench in rows.
 const BENCH: &str = "stream";
 
-/// Warm starts measured for each cold one: they are short, and a difference of two percent is looked for.
+/// Warm starts measured for each cold one: they are short, and a difference of two percent is
+/// looked for.
 const WARM_FACTOR: usize = 3;
 
-/// Runs the bench: tables (or with `json` rows) on `out`, what is going on on standard error. An error if a case failed;
-/// the others are measured all the same.
+/// Runs the bench: tables (or with `json` rows) on `out`, what is going on on standard error. An
+/// error if a case failed; the others are measured all the same.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let plan = options.plan()?;
     interrupt::listen()?;
@@ -216,8 +218,8 @@ impl Bench {
         Ok(series)
     }
 
-    /// Our client over `link`, unlearned and learned; adds to `series` as it goes, so that a failure loses little. Each
-    /// mode has a server of its own: what is measured is what was saved.
+    /// Our client over `link`, unlearned and learned; adds to `series` as it goes, so that a
+    /// failure loses little. Each mode has a server of its own: what is measured is what was saved.
     fn remote(&self, case: &Case<'_>, link: &Link, series: &mut Vec<Series>) -> anyhow::Result<()> {
         let name = case.workload.name;
         let folder = self.run_folder("runnel")?;
@@ -314,13 +316,15 @@ impl Bench {
         self.cold && drop_caches(warm)
     }
 
-    /// An empty folder for sockets, logs and mount points; what an earlier run left is removed if nothing is mounted.
+    /// An empty folder for sockets, logs and mount points; what an earlier run left is removed if
+    /// nothing is mounted.
     fn run_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
         fresh_folder(&self.folder.join(format!("run-{name}")))
     }
 }
 
-/// Makes `folder` empty. Refuses while something is mounted in it: removing would reach into the mount.
+/// Makes `folder` empty. Refuses while something is mounted in it: removing would reach into the
+/// mount.
 pub(crate) fn fresh_folder(folder: &Path) -> anyhow::Result<PathBuf> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

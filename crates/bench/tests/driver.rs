@@ -1,5 +1,6 @@
-//! The whole bench against a stand-in for the product: a script that takes the same commands and serves nothing. What is
-//! checked is the order of commands, that every row appears, and that nothing is left running.
+//! The whole bench against a stand-in for the product: a script that takes the same commands and
+//! serves nothing. What is checked is the order of commands, that every row appears, and that
+//! nothing is left running.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +11,8 @@ use bench::options::Options;
 use bench::stream;
 use serde_json::Value;
 
-/// Notes its commands in `commands`. A server pretends to learn all the time; a mount is a folder until `umount` says
-/// otherwise; programs do nothing but print.
+/// Notes its commands in `commands`. A server pretends to learn all the time; a mount is a folder
+/// until `umount` says otherwise; programs do nothing but print.
 const STAND_IN: &str = r#"#!/bin/sh
 here=${0%/*}
 echo "$*" >> "$here/commands"
@@ -33,7 +34,8 @@ enter) echo "OpenSSL, imports, hello" ;;
 esac
 "#;
 
-/// A script cannot be started while another thread forks with it open for writing; so one test at a time.
+/// A script cannot be started while another thread forks with it open for writing; so one test at a
+/// time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn stand_in(folder: &Path) -> PathBuf {

@@ -1,7 +1,7 @@
 //! Parts of an HTML page: escaping, tables, the style sheet and the head that every report shares.
 //!
-//! A page is one file without anything from outside: the content security policy in its head forbids all but its own
-//! style sheet. Light and dark follow the reader's system.
+//! A page is one file without anything from outside: the content security policy in its head
+//! forbids all but its own style sheet. Light and dark follow the reader's system.
 
 use std::fmt::Write;
 
@@ -19,7 +19,8 @@ pub fn head(title: &str) -> String {
     )
 }
 
-/// Text as HTML, in content and in attributes. HTML has no other control characters than the white ones.
+/// Text as HTML, in content and in attributes. HTML has no other control characters than the white
+/// ones.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -68,7 +69,8 @@ impl From<Option<String>> for Cell {
     }
 }
 
-/// A table with one line of headings. The first column is text, the others are numbers unless `words` says otherwise.
+/// A table with one line of headings. The first column is text, the others are numbers unless
+/// `words` says otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     head: Vec<String>,

@@ -1,4 +1,5 @@
-//! What a bench without a grid of links and workloads measured: series of values, as rows and as a table.
+//! What a bench without a grid of links and workloads measured: series of values, as rows and as a
+//! table.
 
 use crate::row::{Row, rounded};
 use crate::statistic::Summary;

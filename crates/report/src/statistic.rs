@@ -14,7 +14,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summary of `values`; `None` if there are none. Values must be numbers (no NaN), in any order.
+    /// Summary of `values`; `None` if there are none. Values must be numbers (no NaN), in any
+    /// order.
     pub fn of(values: &[f64]) -> Option<Summary> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -8,7 +8,8 @@ use crate::row::{Metric, Series};
 const HEADINGS: [&str; 9] =
     ["median s", "min-max", "x warm", "requests", "MB", "demanded", "pushed", "wasted", "stall s"];
 
-/// The table of the series of one workload over one link. `warm` is the native warm time that ratios refer to.
+/// The table of the series of one workload over one link. `warm` is the native warm time that
+/// ratios refer to.
 pub fn table(title: &str, series: &[&Series], warm: Option<f64>) -> String {
     let mut lines = vec![std::iter::once(title).chain(HEADINGS).map(str::to_string).collect::<Vec<_>>()];
     lines.extend(series.iter().map(|series| line(series, warm)));

@@ -1,4 +1,5 @@
-//! Numbers as people read them. Thin spaces and signs are plain Unicode, fit for HTML and for a terminal.
+//! Numbers as people read them. Thin spaces and signs are plain Unicode, fit for HTML and for a
+//! terminal.
 
 /// A time: `312 ms`, `85.2 µs`, `12.4 s`.
 pub fn seconds(value: f64) -> String {
@@ -68,7 +69,8 @@ pub fn plain(value: f64) -> String {
     if text == "-0" { "0".to_string() } else { text.to_string() }
 }
 
-/// The smallest and the largest of labelled values: `20.1 % (gcc) to 60.7 % (perl)`; `None` if there are none.
+/// The smallest and the largest of labelled values: `20.1 % (gcc) to 60.7 % (perl)`; `None` if
+/// there are none.
 pub fn range(values: &[(String, f64)], show: impl Fn(f64) -> String) -> Option<String> {
     let low = values.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let high = values.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;

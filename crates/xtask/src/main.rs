@@ -1,14 +1,16 @@
 //! Project chores, run as `cargo xtask NAME`:
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
+//! * `spec`: SPEC.md, written from its template and the history of the benches;
 //! * `ci [--fast | CRATE…]`: everything that checks the product, in the order in which a failure is
 //!   cheapest, with the programs of a fresh machine and a limit for each step. `./x test` calls
 //!   exactly this;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
-//! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
-//!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
-//!   kept in the user's caches.
+//! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x
+//!   test --kernel` fetches one and calls this. Takes most of an hour the first time, so `ci` does
+//!   only the small part, and only where a kernel was built before. Builds are kept in the user's
+//!   caches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,6 +18,7 @@ use std::time::Instant;
 
 mod ci;
 mod posix;
+mod spec;
 mod surroundings;
 mod tidy;
 mod watch;
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let outcome = match command.as_deref() {
         Some("tidy") => tidy::run(&root()),
+        Some("spec") => spec::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
         Some("ci-steps") => ci::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
@@ -32,7 +36,7 @@ fn main() -> ExitCode {
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }
@@ -51,7 +55,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/xtask").to_path_buf()
 }
 
-/// Runs `ci` in a process whose PATH holds what a fresh machine has, since a process cannot change its own safely.
+/// Runs `ci` in a process whose PATH holds what a fresh machine has, since a process cannot change
+/// its own safely.
 fn ci_on_a_fresh_machine() -> anyhow::Result<()> {
     let path = match surroundings::path(&root())? {
         Some(folder) => folder.into_os_string(),
@@ -109,8 +114,8 @@ fn cached_kernel() -> Option<PathBuf> {
     (source.join("Makefile").is_file() && cache.join("build-tiny-web/arch/x86/boot/bzImage").exists()).then_some(source)
 }
 
-/// The tests that build kernels: for x86-64 and AArch64, with frozen code; with `--full` the mainstream configuration too, and with
-/// `--small` only the first one, which takes a few minutes.
+/// The tests that build kernels: for x86-64 and AArch64, with frozen code; with `--full` the
+/// mainstream configuration too, and with `--small` only the first one, which takes a few minutes.
 fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
     let has = |option: &str| arguments.iter().any(|argument| argument == option);
     let (full, small) = (has("--full"), has("--small"));

@@ -26,7 +26,8 @@ struct Package {
     depends: Vec<Vec<String>>,
 }
 
-/// Makes the folder anew and returns it; `None`, and a line that says so, on a machine without dpkg.
+/// Makes the folder anew and returns it; `None`, and a line that says so, on a machine without
+/// dpkg.
 pub fn path(root: &Path) -> anyhow::Result<Option<PathBuf>> {
     let format = "-f=${Package}\t${Essential}\t${Pre-Depends}, ${Depends}\t${Provides}\t${db:Status-Status}\n";
     let Ok(listed) = Command::new("dpkg-query").args(["-W", format]).output() else {
@@ -70,7 +71,8 @@ fn parse(listed: &str) -> (BTreeMap<String, Package>, BTreeMap<String, Vec<Strin
     for line in listed.lines() {
         let fields: Vec<&str> = line.split('\t').collect();
         let [name, essential, depends, provides, "installed"] = fields[..] else { continue };
-        // `a (>= 1) | b:any`: versions and architectures were settled when the package was installed.
+        // `a (>= 1) | b:any`: versions and architectures were settled when the package was
+        // installed.
         let bare = |text: &str| text.split([' ', ':', '(']).find(|word| !word.is_empty()).map(str::to_owned);
         let group = |text: &str| text.split('|').filter_map(bare).collect::<Vec<_>>();
         let depends = depends.split(',').map(group).filter(|group| !group.is_empty()).collect();
@@ -82,7 +84,8 @@ fn parse(listed: &str) -> (BTreeMap<String, Package>, BTreeMap<String, Vec<Strin
     (packages, provided)
 }
 
-/// The essential packages, the named ones, and all that they depend on, as far as they are installed.
+/// The essential packages, the named ones, and all that they depend on, as far as they are
+/// installed.
 fn closure<'a>(
     packages: &BTreeMap<String, Package>,
     provided: &BTreeMap<String, Vec<String>>,

@@ -1,4 +1,5 @@
-//! Commands with a limit: whatever hangs ends as a failure that says what it was, with all processes that it started.
+//! Commands with a limit: whatever hangs ends as a failure that says what it was, with all
+//! processes that it started.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time without the end of any test, or of a whole command that tests nothing. The longest test takes three minutes alone, a
-/// build of everything twenty.
+/// Time without the end of any test, or of a whole command that tests nothing. The longest test
+/// takes three minutes alone, a build of everything twenty.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// The same between two tests.
@@ -35,7 +36,8 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test`, printing all but the tests that pass. If no test ends for [`TEST_LIMIT`], those that had begun are named.
+/// Runs `cargo test`, printing all but the tests that pass. If no test ends for [`TEST_LIMIT`],
+/// those that had begun are named.
 pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or_else(|| anyhow::anyhow!("cargo test has no output"))?;

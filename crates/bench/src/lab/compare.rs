@@ -1,4 +1,5 @@
-//! `runnel-bench compare A B`: rows that both sides have, with medians, ratio and a mark for real changes.
+//! `runnel-bench compare A B`: rows that both sides have, with medians, ratio and a mark for real
+//! changes.
 //!
 //! A side is a file, or `FILE@COMMIT`: the results of a lab run (one [`Record`] a line) or a
 //! history file. A history file holds lines of lab runs ([`Line`]) and rows of other benches
@@ -18,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::history::{self, Line};
 use super::record::Record;
 
-/// Spread taken for a value that was measured once, or whose spread is not known, as a share of it: repeats of the lab
-/// differ by up to this.
+/// Spread taken for a value that was measured once, or whose spread is not known, as a share of it:
+/// repeats of the lab differ by up to this.
 const SPREAD_UNKNOWN: f64 = 0.025;
 
 /// Shortest start of a commit that names it.
@@ -69,8 +70,8 @@ struct Compared<'a> {
     change: &'a str,
 }
 
-/// Compares `a` with `b` and writes a table, or with `json` a line per value, to `out`. An error if there is nothing to
-/// compare.
+/// Compares `a` with `b` and writes a table, or with `json` a line per value, to `out`. An error if
+/// there is nothing to compare.
 pub fn run(a: &str, b: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let (left, right) = (load(a)?, load(b)?);
     let mut outcome = Outcome {
@@ -204,7 +205,7 @@ impl Content {
             self.runs.push(serde_json::from_value(json).context("is no history line of a lab run")?);
         } else if json.get("metric").is_some() {
             self.rows.push(serde_json::from_value(json).context("is no row of a bench")?);
-        } else {
+        } else if json.get("by_hand").is_none() {
             bail!("is neither a record of a lab run nor a line of a history file");
         }
         Ok(())

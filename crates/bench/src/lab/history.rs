@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! {"bench":"lab","machine":"...","commit":"...","date":"...","kernel":"...",
-//!  "rows":{"start wifi runnel:learned perl":{"cold":0.31}},"spread":{"start wifi runnel:learned perl":{"cold":0.004}}}
+//!  "rows":{"start wifi runnel:learned perl":{"cold":0.31}},
+//!  "spread":{"start wifi runnel:learned perl":{"cold":0.004}},
+//!  "runs":{"start wifi runnel:learned perl":3}}
 //! ```
 //!
-//! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time, where there were
-//! several runs. Other benches write another shape into the same file, one line per row
-//! ([`report::row::Row`]); [`super::compare`] reads both. Times are seconds, sizes bytes.
+//! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time,
+//! where there were several runs. Other benches write another shape into the same file, one line
+//! per row ([`report::row::Row`]); [`super::compare`] reads both. Times are seconds, sizes bytes.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::record::{Record, measurement};
 use super::report::About;
 
-/// Values kept of a row. The rest can be had from the results of the run; these tell whether something got worse.
+/// Values kept of a row. The rest can be had from the results of the run; these tell whether
+/// something got worse.
 const KEPT: [&str; 17] = [
     "mount",
     "cold",
@@ -60,6 +63,9 @@ pub struct Line {
     /// Largest less smallest, by row and name, as far as there were several runs.
     #[serde(default)]
     pub spread: BTreeMap<String, Values>,
+    /// How many runs each row had.
+    #[serde(default)]
+    pub runs: BTreeMap<String, usize>,
 }
 
 /// The history line of a run, without its line end.
@@ -72,8 +78,10 @@ pub fn line(records: &[Record], about: &About) -> String {
         kernel: about.kernel.clone(),
         rows: BTreeMap::new(),
         spread: BTreeMap::new(),
+        runs: BTreeMap::new(),
     };
     for (row, values) in summaries(records) {
+        line.runs.insert(row.clone(), values.values().map(|summary| summary.count).max().unwrap_or(0));
         for (name, summary) in values.iter().filter(|(name, _)| KEPT.contains(&name.as_str())) {
             line.rows.entry(row.clone()).or_default().insert(name.clone(), rounded(summary.median));
             if summary.count > 1 && is_time(name) {
@@ -129,6 +137,7 @@ mod tests {
         let line: Line = serde_json::from_str(&text)?;
         let key = "start wifi runnel:learned perl";
         assert_eq!(line.rows[key], Values::from([("cold".into(), 0.31), ("rx_bytes".into(), 1000.0)]));
+        assert_eq!(line.runs[key], 3);
         assert_eq!(line.spread[key], Values::from([("cold".into(), 0.05)]));
         assert_eq!((line.commit.as_str(), text.contains('\n')), ("abc", false));
         assert_eq!(serde_json::to_string(&line)?, text);

@@ -1,7 +1,7 @@
 //! One slice of a plan: guests are started until every row of it was measured or has failed.
 //!
-//! A guest that dies takes with it only the row in progress; that row is tried once more in the next guest. What a guest
-//! says is followed by [`Queue`], which knows nothing of machines.
+//! A guest that dies takes with it only the row in progress; that row is tried once more in the
+//! next guest. What a guest says is followed by [`Queue`], which knows nothing of machines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -110,8 +110,8 @@ impl Queue {
     }
 }
 
-/// Measures `entries` in guests of `world`; everything is told to `tell`, whose error ends the job. `folder` keeps the
-/// logs.
+/// Measures `entries` in guests of `world`; everything is told to `tell`, whose error ends the job.
+/// `folder` keeps the logs.
 pub fn run(
     world: &World,
     entries: Vec<Entry>,

@@ -17,7 +17,8 @@ pub struct Link {
     pub loss_percent: f64,
 }
 
-/// Name, bits per second, one-way delay in microseconds, queue in packets. `thin` is the modem of the SIO paper.
+/// Name, bits per second, one-way delay in microseconds, queue in packets. `thin` is the modem of
+/// the SIO paper.
 const NAMED: [(&str, u64, u64, u32); 4] = [
     ("lan", 1_000_000_000, 100, 2000),
     ("wifi", 50_000_000, 1500, 200),
@@ -26,7 +27,8 @@ const NAMED: [(&str, u64, u64, u32); 4] = [
 ];
 
 impl Link {
-    /// `lan`, `wifi`, `wan` (20 ms round trip, 25 Mbit/s) or `thin`; with loss `wifi+1%`, `wifi+0.001%`.
+    /// `lan`, `wifi`, `wan` (20 ms round trip, 25 Mbit/s) or `thin`; with loss `wifi+1%`,
+    /// `wifi+0.001%`.
     pub fn named(name: &str) -> anyhow::Result<Link> {
         let (base, loss) = name.split_once('+').unwrap_or((name, "0%"));
         let found = NAMED.iter().find(|known| known.0 == base);

@@ -1,9 +1,10 @@
 //! One guest: QEMU with a clock that counts instructions, its console, and a watchdog.
 //!
-//! With `-icount shift=0,sleep=off` an instruction takes a nanosecond of the guest's clock and idle time is skipped, so
-//! that what is measured depends on the work done and on the modelled link, not on the speed or load of the host. Lines
-//! of the console that begin with [`LINE_MARK`] are events, the rest is the log. [`super::job`] starts guests one after
-//! the other until a slice of the plan is done.
+//! With `-icount shift=0,sleep=off` an instruction takes a nanosecond of the guest's clock and idle
+//! time is skipped, so that what is measured depends on the work done and on the modelled link, not
+//! on the speed or load of the host. Lines of the console that begin with [`LINE_MARK`] are events,
+//! the rest is the log. [`super::job`] starts guests one after the other until a slice of the plan
+//! is done.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,15 +22,15 @@ use super::world::World;
 use crate::interrupt;
 use crate::process::find_program;
 
-/// Memory of a guest, MiB, besides what the kernel needs to know of the disks: enough for the page caches of device and
-/// server, and for what both write to memory.
+/// Memory of a guest, MiB, besides what the kernel needs to know of the disks: enough for the page
+/// caches of device and server, and for what both write to memory.
 const MEMORY_MIB: u64 = 1536;
 
 /// Bytes of a disk in the address space for each byte that the kernel keeps about it.
 const DISK_BYTES_PER_BYTE: u64 = 64;
 
-/// Time of the host without a line on the console after which a guest counts as hung. The longest row between two lines,
-/// a compiler over a modem with losses, takes about a minute.
+/// Time of the host without a line on the console after which a guest counts as hung. The longest
+/// row between two lines, a compiler over a modem with losses, takes about a minute.
 const SILENCE_LIMIT: Duration = Duration::from_secs(300);
 
 /// How often the wait for the console looks for an interrupt.
@@ -38,10 +39,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Lines of the log that tell why a guest ended.
 const TAIL_LINES: usize = 20;
 
-/// Longest line that is taken from a console. A series of the latencies of ten thousand pages is a tenth of it.
+/// Longest line that is taken from a console. A series of the latencies of ten thousand pages is a
+/// tenth of it.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// What the kernel is told. Mitigations off: the guest's clock counts instructions, so a mitigation is a pure distortion.
+/// What the kernel is told. Mitigations off: the guest's clock counts instructions, so a mitigation
+/// is a pure distortion.
 const COMMAND_LINE: &str =
     "console=ttyS0 quiet mitigations=off random.trust_cpu=on audit=0 selinux=0 apparmor=0 nokaslr panic=-1";
 
@@ -67,8 +70,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts a guest on `plan` and hands its events to `on_event` until it ends. `folder` holds what the guest reads from
-/// the host, and `console.log`.
+/// Starts a guest on `plan` and hands its events to `on_event` until it ends. `folder` holds what
+/// the guest reads from the host, and `console.log`.
 pub fn run(world: &World, plan: &str, folder: &Path, on_event: &mut OnEvent<'_>) -> anyhow::Result<End> {
     let share = folder.join("share");
     fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
@@ -106,7 +109,8 @@ fn listen(lines: &Receiver<Vec<u8>>, log: &mut File, on_event: &mut OnEvent<'_>)
                         return Ok(None);
                     }
                     Some(Ok(event)) => on_event(event)?,
-                    // A line that the kernel wrote into: its row will lack a run, which the caller sees.
+                    // A line that the kernel wrote into: its row will lack a run, which the caller
+                    // sees.
                     Some(Err(_)) | None => writeln!(log, "{}", text.trim_end()).context("cannot write the log")?,
                 }
             }
@@ -119,7 +123,8 @@ fn listen(lines: &Receiver<Vec<u8>>, log: &mut File, on_event: &mut OnEvent<'_>)
     }
 }
 
-/// The event of a console line, wherever on the line it begins: the kernel may have left something before it.
+/// The event of a console line, wherever on the line it begins: the kernel may have left something
+/// before it.
 fn event(line: &str) -> Option<serde_json::Result<Event>> {
     let at = line.find(LINE_MARK)?;
     Some(serde_json::from_str(line[at + LINE_MARK.len()..].trim()))
@@ -146,7 +151,8 @@ fn command(world: &World, share: &Path) -> anyhow::Result<Command> {
 
     let mut command = Command::new(qemu);
     command.args(["-M", "q35,nvdimm=on", "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
-    // Without the string instructions that QEMU emulates slowly, and counts as one instruction however long they are.
+    // Without the string instructions that QEMU emulates slowly, and counts as one instruction
+    // however long they are.
     command.args(["-cpu", "max,-erms,-fsrm", "-smp", "1", "-m"]);
     command.arg(format!("{memory},slots=4,maxmem={}M", (address_space >> 20).next_multiple_of(1024)));
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);

@@ -1,9 +1,12 @@
-//! `runnel-bench lab`: every claim beside NFS, an SD card and other systems, in one reproducible machine.
+//! `runnel-bench lab`: every claim beside NFS, an SD card and other systems, in one reproducible
+//! machine.
 //!
-//! A guest in QEMU whose clock counts instructions holds the device, the server and a shaped link between two network
-//! name spaces, so that results do not depend on the load of the host. [`plan`] says what is measured, [`program`], [`data`]
-//! and [`link`] what with and over what, [`record`] what comes back. [`world`] is what guests are made from, [`machine`] runs
-//! one, [`job`] and [`slice`] share a plan among several, [`results`] keeps what they say; [`run`] puts this together.
+//! A guest in QEMU whose clock counts instructions holds the device, the server and a shaped link
+//! between two network name spaces, so that results do not depend on the load of the host. [`plan`]
+//! says what is measured, [`program`], [`data`] and [`link`] what with and over what, [`record`]
+//! what comes back. [`world`] is what guests are made from, [`machine`] runs one, [`job`] and
+//! [`slice`] share a plan among several, [`results`] keeps what they say; [`run`] puts this
+//! together.
 
 pub mod compare;
 pub mod data;

@@ -6,10 +6,11 @@
 //! start         wifi  runnel:learned   perl     3
 //! ```
 //!
-//! Experiments: `start` (a cold and a warm start of a program), `touch` (every page of the program in the order of its
-//! execution, each timed), `page` (where the time of one cold page goes), `set` (what a start needs and what the kernel
-//! reads ahead), `cache` (a start whose server has the image on a slow card), `energy` (a start with its packets captured),
-//! `data` (work on data files, [`super::data`]; a case takes the place of the program).
+//! Experiments: `start` (a cold and a warm start of a program), `touch` (every page of the program
+//! in the order of its execution, each timed), `page` (where the time of one cold page goes), `set`
+//! (what a start needs and what the kernel reads ahead), `cache` (a start whose server has the
+//! image on a slow card), `energy` (a start with its packets captured), `data` (work on data files,
+//! [`super::data`]; a case takes the place of the program).
 
 use std::fmt;
 use std::str::FromStr;

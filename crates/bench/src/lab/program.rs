@@ -57,7 +57,8 @@ pub const TREES: [(&str, &[&str]); 7] = [
     ("busybox", &["busybox-static"]),
 ];
 
-/// What every program finds in its environment, on every system. Python would try to write its cache into the tree.
+/// What every program finds in its environment, on every system. Python would try to write its
+/// cache into the tree.
 pub const ENVIRONMENT: [(&str, &str); 5] =
     [("PATH", "/usr/bin:/bin"), ("HOME", "/root"), ("LANG", "C"), ("TMPDIR", "/tmp"), ("PYTHONDONTWRITEBYTECODE", "1")];
 

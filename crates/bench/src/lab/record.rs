@@ -1,4 +1,5 @@
-//! What a guest reports: one JSON line per measured run, kept in the results file and read by the report.
+//! What a guest reports: one JSON line per measured run, kept in the results file and read by the
+//! report.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ pub struct Record {
     pub row: Row,
     /// Number of the run within its row, from 1.
     pub run: u32,
-    /// Measured values by name. Times are seconds of the guest's clock, sizes bytes; what cannot be told is absent.
+    /// Measured values by name. Times are seconds of the guest's clock, sizes bytes; what cannot be
+    /// told is absent.
     pub values: BTreeMap<String, f64>,
     /// Measured series by name, for example the latency of every page in the order of its touch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,4 +1,5 @@
-//! The results file: one record per line, appended as runs are measured, so that an interrupted lab goes on where it was.
+//! The results file: one record per line, appended as runs are measured, so that an interrupted lab
+//! goes on where it was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

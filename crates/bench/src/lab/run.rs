@@ -1,4 +1,4 @@
-//! Runs the lab: options, world, guests, results, report. Called by `runnel-bench lab`.
+//! Runs the lab: options, world, guests, results, report.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -45,7 +45,8 @@ pub struct Collected {
     _lock: File,
 }
 
-/// Measures what of the plan was not measured before with the same binary. Progress goes to standard error.
+/// Measures what of the plan was not measured before with the same binary. Progress goes to
+/// standard error.
 pub fn collect(options: &Options) -> anyhow::Result<Collected> {
     let entries = options.entries()?;
     let guests = options.guests()?;
@@ -97,8 +98,8 @@ impl Collected {
     }
 }
 
-/// Runs the lab. Tables, or records with `json`, go to `out`; progress to standard error. An error if a row failed, after
-/// the report was written.
+/// Runs the lab. Tables, or records with `json`, go to `out`; progress to standard error. An error
+/// if a row failed, after the report was written.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let collected = collect(options)?;
     let Collected { records, about, cache, .. } = &collected;
@@ -150,7 +151,8 @@ fn set_up(
         }
     }
     ensure!(!entries.is_empty(), "nothing is left of the plan: {}", notes.join("; "));
-    // Into the guest whether or not this plan uses it, so that plans do not undo each other's set-up.
+    // Into the guest whether or not this plan uses it, so that plans do not undo each other's
+    // set-up.
     let nydus = nydus::find(cache);
     let settings = Settings { cache: cache.to_path_buf(), binary: options.binary.clone(), nydus };
     Ok((world::prepare(&needs, &settings)?, entries))

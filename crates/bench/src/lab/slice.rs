@@ -1,11 +1,13 @@
 //! Cuts a plan into slices, each for one guest, by an estimate of what a row costs the host.
 //!
-//! Slices are taken by whoever is free, so the estimate need not be good; a slice costs a boot, so it must not be short.
+//! Slices are taken by whoever is free, so the estimate need not be good; a slice costs a boot, so
+//! it must not be short.
 
 use super::data;
 use super::plan::{Entry, Row};
 
-/// Seconds of a core of the host for a cold and a warm start over a network, roughly: measured on a 2.5 GHz server core.
+/// Seconds of a core of the host for a cold and a warm start over a network, roughly: measured on a
+/// 2.5 GHz server core.
 const PROGRAM_SECONDS: [(&str, f64); 9] = [
     ("jvm", 8.0),
     ("python", 3.0),
@@ -52,7 +54,8 @@ pub fn cost(entry: &Entry) -> f64 {
     ROW_SECONDS + learning + f64::from(entry.runs) * program * factor
 }
 
-/// Seconds of a core of the host for a run of a case on data files: sending a megabyte packet by packet, and computing.
+/// Seconds of a core of the host for a run of a case on data files: sending a megabyte packet by
+/// packet, and computing.
 fn data_seconds(system: &str, case: &str) -> f64 {
     let computing = case.strip_prefix("stat-").and_then(|utilisation| utilisation.parse::<f64>().ok());
     match (system, case) {

@@ -1,6 +1,7 @@
 //! The bars of the project for starts of local programs, each with what was measured against it.
 //!
-//! An average counts as met only if every program of the bar was measured; otherwise it is "partly measured".
+//! An average counts as met only if every program of the bar was measured; otherwise it is "partly
+//! measured".
 
 use disk::MODELS;
 

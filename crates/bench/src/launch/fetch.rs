@@ -1,8 +1,9 @@
 //! Prefetching a known set of files beside or before a start, as any program in user space could.
 //!
-//! Metadata come first where a style says so: folders are listed and files opened in the order of their inodes, by a few
-//! threads, since each such step waits for the disk. Then `posix_fadvise` asks for pages; the kernel reads them while
-//! the program runs. Every style works with exact knowledge of the set, so its time is a bound and not a forecast.
+//! Metadata come first where a style says so: folders are listed and files opened in the order of
+//! their inodes, by a few threads, since each such step waits for the disk. Then `posix_fadvise`
+//! asks for pages; the kernel reads them while the program runs. Every style works with exact
+//! knowledge of the set, so its time is a bound and not a forecast.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -21,7 +22,8 @@ const THREADS: usize = 4;
 /// Bytes of first touches that are sorted by place within themselves, in pages: 32 MiB.
 const WINDOW_PAGES: u64 = 8192;
 
-/// Pages that are read along if two wanted ranges of a file lie no farther apart: another request costs more.
+/// Pages that are read along if two wanted ranges of a file lie no farther apart: another request
+/// costs more.
 const BRIDGE_PAGES: u64 = 4;
 
 const PAGE: u64 = units::PAGE_BYTES as u64;
@@ -29,9 +31,11 @@ const PAGE: u64 = units::PAGE_BYTES as u64;
 /// How to prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// All folders and files opened in the order of inodes, then touched pages in the order of the disk.
+    /// All folders and files opened in the order of inodes, then touched pages in the order of the
+    /// disk.
     Sorted,
-    /// Touched pages in windows of first touches, each in the order of the disk, files opened as they come.
+    /// Touched pages in windows of first touches, each in the order of the disk, files opened as
+    /// they come.
     Windows,
     /// Every file that is touched, whole, in the order of first touches: `vmtouch`.
     WholeFiles,
@@ -71,7 +75,8 @@ impl<'a> Fetch<'a> {
         Fetch { root, touched, style, batches, files: Mutex::default(), stop: AtomicBool::new(false) }
     }
 
-    /// Opens what must be opened before pages can be asked for; nothing in styles that open as they go.
+    /// Opens what must be opened before pages can be asked for; nothing in styles that open as they
+    /// go.
     pub fn open(&self) {
         if self.style == Style::Sorted {
             let list = |index: usize| {
@@ -137,7 +142,8 @@ impl<'a> Fetch<'a> {
     }
 }
 
-/// Indexes of the folders that hold what is asked for, and of those above: none that only another phase needs.
+/// Indexes of the folders that hold what is asked for, and of those above: none that only another
+/// phase needs.
 fn folders(touched: &Touched, batches: &[Vec<Piece>]) -> Vec<usize> {
     let files: BTreeSet<usize> = batches.iter().flatten().map(|piece| piece.file).collect();
     let needed: BTreeSet<&Path> =

@@ -1,9 +1,11 @@
-//! Where programs are started: a root folder on an emulated disk, with what a running system adds to it.
+//! Where programs are started: a root folder on an emulated disk, with what a running system adds
+//! to it.
 //!
-//! The disk is mounted read-only; `/tmp`, `/root` and `/run` are fresh memory for each start, `/proc` and `/dev` are those
-//! of the machine. The home folder holds what one earlier start left there, because programs set themselves up when they
-//! are started for the first time (GIMP asks all its plug-ins what they are). Nothing else that a start leaves behind reaches the next one but the page cache of the disk's file system, and
-//! that only if it is not mounted anew.
+//! The disk is mounted read-only; `/tmp`, `/root` and `/run` are fresh memory for each start,
+//! `/proc` and `/dev` are those of the machine. The home folder holds what one earlier start left
+//! there, because programs set themselves up when they are started for the first time (GIMP asks
+//! all its plug-ins what they are). Nothing else that a start leaves behind reaches the next one
+//! but the page cache of the disk's file system, and that only if it is not mounted anew.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek};
@@ -82,14 +84,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// What the bench compares: later loading for programs that have such phases, else the whole start, seconds.
+    /// What the bench compares: later loading for programs that have such phases, else the whole
+    /// start, seconds.
     pub fn measured(&self) -> f64 {
         if self.loads.is_empty() { self.wall } else { self.loads.iter().sum() }
     }
 }
 
 impl Place {
-    /// A place on a disk without delay, with the image `image`; `folder` is an empty one, `state` is seen at [`STATE`].
+    /// A place on a disk without delay, with the image `image`; `folder` is an empty one, `state`
+    /// is seen at [`STATE`].
     ///
     /// # Errors
     /// The disk cannot be made.
@@ -148,7 +152,8 @@ impl Place {
         self.fill_home()
     }
 
-    /// Starts `command` once with an empty home folder; what it leaves there is what later starts find.
+    /// Starts `command` once with an empty home folder; what it leaves there is what later starts
+    /// find.
     ///
     /// # Errors
     /// It fails, or what it left cannot be copied.
@@ -167,11 +172,13 @@ impl Place {
         tool(Command::new("cp").arg("-aT").arg(home).arg(self.disk.root().join("root"))).map(drop)
     }
 
-    /// Starts `command` in the root and waits for its end. `start` is when the clock began; `on_phase` is told when a
-    /// later phase is announced, by its number. Of `disk`, what was read since `before` is filled in.
+    /// Starts `command` in the root and waits for its end. `start` is when the clock began;
+    /// `on_phase` is told when a later phase is announced, by its number. Of `disk`, what was read
+    /// since `before` is filled in.
     ///
     /// # Errors
-    /// The program fails or takes too long, or the bench is interrupted; the message holds what it said.
+    /// The program fails or takes too long, or the bench is interrupted; the message holds what it
+    /// said.
     pub fn run(
         &self,
         command: &[String],

@@ -1,8 +1,9 @@
-//! What `runnel` itself reaches, by the command lines a user would give: `record`, `plans learn`, `launch`.
+//! What `runnel` itself reaches, by the command lines a user would give: `record`, `plans learn`,
+//! `launch`.
 //!
-//! They run in the root of the disk, with the binary bound into it. What is recorded and learned lies in a folder of the
-//! machine that is seen there, as a disk of the device that is not measured. A binary without these commands is said to
-//! have none, and its rows are left out.
+//! They run in the root of the disk, with the binary bound into it. What is recorded and learned
+//! lies in a folder of the machine that is seen there, as a disk of the device that is not
+//! measured. A binary without these commands is said to have none, and its rows are left out.
 
 use std::fmt;
 use std::path::Path;
@@ -35,8 +36,8 @@ impl Product {
         all.into_iter().all(has).then_some(Product)
     }
 
-    /// Records `program` some times on a disk without delay and makes its plan. The runs, for what they cost: the first
-    /// with nothing cached, the others warm.
+    /// Records `program` some times on a disk without delay and makes its plan. The runs, for what
+    /// they cost: the first with nothing cached, the others warm.
     ///
     /// # Errors
     /// A command fails; the message holds what it said.
@@ -61,8 +62,8 @@ impl Product {
         Ok(runs)
     }
 
-    /// The command that launches `program`; `always` also where its own measurements would compare or find memory full
-    /// of it.
+    /// The command that launches `program`; `always` also where its own measurements would compare
+    /// or find memory full of it.
     pub fn launch(&self, program: &Program, always: bool) -> Vec<String> {
         let plans = plans(program);
         let mut words = vec![BINARY, "launch", "--plans", &plans, "--json"];

@@ -132,7 +132,8 @@ impl Program {
         PROGRAMS.iter().find(|program| program.name == name)
     }
 
-    /// The program whose touched pages this one has too: only the first of those that differ in their lead is learned.
+    /// The program whose touched pages this one has too: only the first of those that differ in
+    /// their lead is learned.
     pub fn learned_as(&self) -> &'static str {
         if self.lead.is_some() { "later" } else { self.name }
     }

@@ -1,5 +1,5 @@
-//! The page of a run: bars, the models, times of every program and mode on each disk. One file, readable on a phone,
-//! light and dark.
+//! The page of a run: bars, the models, times of every program and mode on each disk. One file,
+//! readable on a phone, light and dark.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! What was measured, and what follows from it: savings, shares of the perfect prefetch, over-fetch, rows.
+//! What was measured, and what follows from it: savings, shares of the perfect prefetch,
+//! over-fetch, rows.
 
 use report::row::{Row, rounded};
 use report::statistic::Summary;
@@ -98,13 +99,15 @@ impl Results {
         self.saved(program, disk, self.perfect(program, disk)?.mode)
     }
 
-    /// Share of what the perfect prefetch saves that `mode` saves; nothing where there is nothing to save.
+    /// Share of what the perfect prefetch saves that `mode` saves; nothing where there is nothing
+    /// to save.
     pub fn share_of_perfect(&self, program: &str, disk: &str, mode: Mode) -> Option<f64> {
         let bound = self.bound(program, disk).filter(|bound| *bound > 0.0)?;
         Some(self.saved(program, disk, mode)? / bound)
     }
 
-    /// Bytes from the disk beyond those of a run that reads only what it touches, as a share of these.
+    /// Bytes from the disk beyond those of a run that reads only what it touches, as a share of
+    /// these.
     pub fn overfetch(&self, case: &Case) -> Option<f64> {
         let facts = self.facts.iter().find(|facts| facts.program == case.program.learned_as())?;
         let read = case.summary(|run| run.disk.bytes as f64)?.median;

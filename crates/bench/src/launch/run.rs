@@ -34,8 +34,8 @@ const PHASES: usize = 3;
 /// Least share of the bytes that a program needs from the disk which a cold start must have read.
 const COLD_SHARE: f64 = 0.5;
 
-/// Largest such share of a warm start: no two starts touch quite the same, and kernels with proactive reclaim take away
-/// pages that were not used for some seconds.
+/// Largest such share of a warm start: no two starts touch quite the same, and kernels with
+/// proactive reclaim take away pages that were not used for some seconds.
 const WARM_SHARE: f64 = 0.10;
 
 /// Starts before one counts as warm.
@@ -115,7 +115,8 @@ impl Mode {
         }
     }
 
-    /// Whether it makes sense: nobody holds a program in its middle, and windows gain nothing where places count.
+    /// Whether it makes sense: nobody holds a program in its middle, and windows gain nothing where
+    /// places count.
     fn fits(self, program: &Program, model: &Model) -> bool {
         match self {
             Mode::Gate => model.is_rotating() && program.lead.is_none(),
@@ -128,7 +129,8 @@ impl Mode {
 /// Runs the bench; tables or rows go to `out`.
 ///
 /// # Errors
-/// Nothing could be set up, the bench was interrupted, or cases failed; the report is written before the last.
+/// Nothing could be set up, the bench was interrupted, or cases failed; the report is written
+/// before the last.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let plan = options.plan()?;
     if let Some(reason) = disk::missing() {
@@ -241,7 +243,8 @@ impl Bench {
         self.plan.modes.is_empty() || self.plan.modes.iter().any(named)
     }
 
-    /// All modes of a program on a disk, turn by turn, so that what else the machine does meets all alike.
+    /// All modes of a program on a disk, turn by turn, so that what else the machine does meets all
+    /// alike.
     fn program(&mut self, program: &'static Program, model: &'static Model, touched: &Touched) -> anyhow::Result<()> {
         let learned = self.results.learning.iter().any(|learning| learning.program == program.name);
         let possible = |mode: &Mode| mode.fits(program, model) && self.wants(*mode) && (learned || !mode.is_ours());

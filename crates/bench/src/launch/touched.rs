@@ -1,10 +1,11 @@
-//! What a program touches: exactly which pages of which files, in which order, and which parts of files it maps.
+//! What a program touches: exactly which pages of which files, in which order, and which parts of
+//! files it maps.
 //!
-//! The program is started once from a disk without delay and without read-ahead (`read_ahead_kb` 0), with nothing
-//! cached. Each page is then brought in when it is first touched, alone, and the kernel's tracepoint
-//! `filemap:mm_filemap_add_to_page_cache` tells so, in an instance of tracefs of our own and only for this file system.
-//! Meanwhile `/proc/PID/maps` of its processes is looked at: that is what preload knows. Places on the disk are asked
-//! from `filefrag`.
+//! The program is started once from a disk without delay and without read-ahead (`read_ahead_kb`
+//! 0), with nothing cached. Each page is then brought in when it is first touched, alone, and the
+//! kernel's tracepoint `filemap:mm_filemap_add_to_page_cache` tells so, in an instance of tracefs
+//! of our own and only for this file system. Meanwhile `/proc/PID/maps` of its processes is looked
+//! at: that is what preload knows. Places on the disk are asked from `filefrag`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -185,8 +186,8 @@ impl Drop for Recorder {
     }
 }
 
-/// A line such as `python3-42 [001] ..... 17.000123: mm_filemap_add_to_page_cache: dev 7:0 ino 1f pfn=0x3 ofs=4096
-/// order=0`; nothing for other lines.
+/// A line such as `python3-42 [001] ..... 17.000123: mm_filemap_add_to_page_cache: dev 7:0 ino 1f
+/// pfn=0x3 ofs=4096 order=0`; nothing for other lines.
 fn parse(line: &str) -> Option<Added> {
     let (head, rest) = line.split_once(": mm_filemap_add_to_page_cache: ")?;
     let at = head.rsplit(' ').next()?.parse().ok()?;
@@ -215,8 +216,8 @@ fn names(root: &Path) -> anyhow::Result<HashMap<u64, (PathBuf, u64)>> {
     Ok(names)
 }
 
-/// Looks at the mappings of the processes whose root is `root` until it is over: by inode number, first pages and
-/// numbers of pages.
+/// Looks at the mappings of the processes whose root is `root` until it is over: by inode number,
+/// first pages and numbers of pages.
 fn watch_mappings(root: &Path, device: u64, over: &AtomicBool) -> BTreeMap<u64, BTreeSet<(u64, u64)>> {
     let number = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     let mut mapped: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
@@ -300,7 +301,8 @@ fn locate(touched: &mut Touched, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of each file that `filefrag -v` speaks of, its extents: first and last page, and where the first lies.
+/// Of each file that `filefrag -v` speaks of, its extents: first and last page, and where the first
+/// lies.
 fn extents(text: &str) -> Vec<Vec<[u64; 3]>> {
     let mut files: Vec<Vec<[u64; 3]>> = Vec::new();
     for line in text.lines() {

@@ -1,7 +1,8 @@
 //! The disk's content: a Debian system with all programs, made once, and an ext4 image of it.
 //!
-//! The system is the lab's minimal one with packages installed, and a folder with what the programs are given to do. The
-//! tree itself is removed once its image is made: both together would take twice the room.
+//! The system is the lab's minimal one with packages installed, and a folder with what the programs
+//! are given to do. The tree itself is removed once its image is made: both together would take
+//! twice the room.
 
 use std::fs;
 use std::path::{Path, PathBuf};

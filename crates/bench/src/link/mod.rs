@@ -1,20 +1,24 @@
-//! A shaped link: a proxy between a client and a server that behaves like a network with a round-trip time, a rate and
-//! a loss probability, inside this process and without root.
+//! A shaped link: a proxy between a client and a server that behaves like a network with a
+//! round-trip time, a rate and a loss probability, inside this process and without root.
 //!
-//! [`shape`] is the pure model: when does a chunk that enters the link now come out? [`proxy`] moves the bytes and
-//! obeys it. What the model is and what it leaves out:
+//! [`shape`] is the pure model: when does a chunk that enters the link now come out? [`proxy`]
+//! moves the bytes and obeys it. What the model is and what it leaves out:
 //!
-//! - Half the round-trip time is spent each way. Each way is one serial line of the stated rate, shared by all
-//!   connections of the link in the order in which their chunks arrive. The queue before the line is bounded
-//!   ([`Link::queue_bytes`]); when it is full the proxy stops reading and the sender's TCP sees back-pressure.
-//! - A new connection may send its first byte one round trip after it was opened (the TCP handshake).
-//! - The proxy sits above TCP, so a lost segment cannot be dropped. It is modelled as what TCP makes of it at best
-//!   (fast retransmit): the segment takes the line twice, and everything behind it on the *same connection* waits one
-//!   more round trip. Retransmission timeouts and the slower sending after a loss are not modelled.
-//! - TCP slow start is not modelled either: a burst travels at the full rate from the first byte. That favours every
-//!   system that sends bursts, ours and the peers alike.
+//! - Half the round-trip time is spent each way. Each way is one serial line of the stated rate,
+//!   shared by all connections of the link in the order in which their chunks arrive. The queue
+//!   before the line is bounded ([`Link::queue_bytes`]); when it is full the proxy stops reading
+//!   and the sender's TCP sees back-pressure.
+//! - A new connection may send its first byte one round trip after it was opened (the TCP
+//!   handshake).
+//! - The proxy sits above TCP, so a lost segment cannot be dropped. It is modelled as what TCP
+//!   makes of it at best (fast retransmit): the segment takes the line twice, and everything behind
+//!   it on the *same connection* waits one more round trip. Retransmission timeouts and the slower
+//!   sending after a loss are not modelled.
+//! - TCP slow start is not modelled either: a burst travels at the full rate from the first byte.
+//!   That favours every system that sends bursts, ours and the peers alike.
 //!
-//! Times are [`Duration`]s since the start of the proxy, sizes are bytes, rates are bits per second.
+//! Times are [`Duration`]s since the start of the proxy, sizes are bytes, rates are bits per
+//! second.
 
 mod proxy;
 mod shape;
@@ -31,13 +35,15 @@ pub use shape::{Flow, Lane};
 /// Payload bytes of one TCP segment on an Ethernet path: the unit in which losses strike.
 pub const SEGMENT_BYTES: u64 = 1448;
 
-/// Largest chunk the proxy moves at once: small against any window, large enough for a gigabit link.
+/// Largest chunk the proxy moves at once: small against any window, large enough for a gigabit
+/// link.
 const CHUNK_BYTES_MAX: u64 = 16 * 1024;
 
 /// Round-trip times above this are refused: the proxy would hold more than it is meant to.
 const RTT_MAX: Duration = Duration::from_secs(10);
 
-/// Rates outside these bounds are refused: below, nothing ends; above, the proxy itself is the limit.
+/// Rates outside these bounds are refused: below, nothing ends; above, the proxy itself is the
+/// limit.
 const RATE_MIN: u64 = 1_000;
 const RATE_MAX: u64 = 100_000_000_000;
 
@@ -68,13 +74,15 @@ impl Link {
         (self.rate as u128 * self.rtt.as_nanos() / 8 / 1_000_000_000) as u64
     }
 
-    /// Longest queue before the line: one bandwidth-delay product, as routers have it, plus 100 ms at the rate of the
-    /// link (at least 16 KiB, at most 64 KiB) so that neither very short nor very slow links starve or drown.
+    /// Longest queue before the line: one bandwidth-delay product, as routers have it, plus 100 ms
+    /// at the rate of the link (at least 16 KiB, at most 64 KiB) so that neither very short nor
+    /// very slow links starve or drown.
     pub fn queue_bytes(&self) -> u64 {
         self.product_bytes() + (self.rate / 80).clamp(16 * 1024, 64 * 1024)
     }
 
-    /// Bytes moved at once: about one millisecond of the rate, so that no burst is longer than that.
+    /// Bytes moved at once: about one millisecond of the rate, so that no burst is longer than
+    /// that.
     pub fn chunk_bytes(&self) -> u64 {
         (self.rate / 8 / 1000).clamp(SEGMENT_BYTES, CHUNK_BYTES_MAX)
     }
@@ -95,7 +103,8 @@ impl fmt::Display for Link {
 impl FromStr for Link {
     type Err = anyhow::Error;
 
-    /// Reads a name of [`Link::NAMED`] or `RTT-RATE[-LOSS]`, for example `20ms-25mbit` or `3ms-50mbit-1%`.
+    /// Reads a name of [`Link::NAMED`] or `RTT-RATE[-LOSS]`, for example `20ms-25mbit` or
+    /// `3ms-50mbit-1%`.
     fn from_str(text: &str) -> anyhow::Result<Link> {
         let meaning = Link::NAMED.iter().find(|(name, _)| *name == text).map_or(text, |(_, meaning)| meaning);
         let parts: Vec<&str> = meaning.split('-').collect();

@@ -1,7 +1,9 @@
-//! Moves bytes between sockets as the lanes say: one thread, one poll loop, deadlines instead of sleeps.
+//! Moves bytes between sockets as the lanes say: one thread, one poll loop, deadlines instead of
+//! sleeps.
 //!
-//! Each half of a connection reads chunks while its lane's queue has room, keeps them until they are due, and writes
-//! them out. One thread serves all connections: the machine that is measured has few cores.
+//! Each half of a connection reads chunks while its lane's queue has room, keeps them until they
+//! are due, and writes them out. One thread serves all connections: the machine that is measured
+//! has few cores.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -18,7 +20,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Flow, Lane, Link};
 
-/// Socket buffers of the proxy: small, so that the queue that counts is the modelled one. The kernel doubles it.
+/// Socket buffers of the proxy: small, so that the queue that counts is the modelled one. The
+/// kernel doubles it.
 const SOCKET_BUFFER_BYTES: usize = 32 * 1024;
 
 /// Connections at a time; more are closed at once. Every client here uses fewer than 20.
@@ -40,7 +43,8 @@ pub struct Traffic {
     pub up_bytes: u64,
     /// Bytes from the server to clients.
     pub down_bytes: u64,
-    /// Round trips, approximately: how often a connection turned from answers (or silence) to a request.
+    /// Round trips, approximately: how often a connection turned from answers (or silence) to a
+    /// request.
     pub turns: u64,
     /// Connections opened.
     pub connections: u64,
@@ -72,7 +76,8 @@ pub struct ShapedLink {
 }
 
 impl ShapedLink {
-    /// Starts a proxy on a free local port in front of `upstream`. `seed` decides which segments are lost.
+    /// Starts a proxy on a free local port in front of `upstream`. `seed` decides which segments
+    /// are lost.
     pub fn start(link: &Link, upstream: Upstream, seed: u64) -> anyhow::Result<ShapedLink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("shaped link: cannot listen")?;
         listener.set_nonblocking(true)?;
@@ -331,14 +336,16 @@ impl Engine {
         if self.connections.len() >= CONNECTIONS_MAX {
             return;
         }
-        // If the server is gone the client sees its connection closed, as it would without the proxy.
+        // If the server is gone the client sees its connection closed, as it would without the
+        // proxy.
         let Ok(server) = Socket::connect(&self.upstream) else { return };
         let client = Socket::Tcp(client);
         if client.prepare().is_err() {
             return;
         }
         let mut halves = [Half::default(), Half::default()];
-        // The client may send after one round trip (handshake); its first byte takes half of one more.
+        // The client may send after one round trip (handshake); its first byte takes half of one
+        // more.
         let opened = self.started.elapsed() + self.link.rtt;
         halves[0].flow.not_before = opened + self.link.rtt / 2;
         halves[1].flow.not_before = opened;

@@ -1,4 +1,5 @@
-//! The pure model of one direction of a link: bytes and `now` in, the time of arrival out. No clock, no socket.
+//! The pure model of one direction of a link: bytes and `now` in, the time of arrival out. No
+//! clock, no socket.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use units::{Rng, SplitMix64};
 
 use super::{Link, SEGMENT_BYTES};
 
-/// One direction of a link, shared by all its connections: a queue of bounded length before a line of fixed rate.
+/// One direction of a link, shared by all its connections: a queue of bounded length before a line
+/// of fixed rate.
 #[derive(Clone, Debug)]
 pub struct Lane {
     link: Link,
@@ -16,7 +18,8 @@ pub struct Lane {
     segments_lost: u64,
 }
 
-/// What one connection adds to a lane: TCP delivers in order, so nothing may overtake a chunk that is late.
+/// What one connection adds to a lane: TCP delivers in order, so nothing may overtake a chunk that
+/// is late.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     /// No byte of this connection arrives before this time.
@@ -65,7 +68,8 @@ impl Lane {
         if self.link.loss <= 0.0 {
             return 0;
         }
-        // Probability as a threshold on 32 random bits: exact enough, and the same on every machine.
+        // Probability as a threshold on 32 random bits: exact enough, and the same on every
+        // machine.
         let threshold = (self.link.loss * 2f64.powi(32)) as u64;
         let segments = bytes.div_ceil(SEGMENT_BYTES);
         let lost = (0..segments).filter(|_| self.random.below(1 << 32) < threshold).count() as u64;

@@ -138,7 +138,8 @@ proptest! {
     }
 }
 
-/// Reads `length:u32` and answers with that many bytes of the seeded sequence, until the client closes.
+/// Reads `length:u32` and answers with that many bytes of the seeded sequence, until the client
+/// closes.
 fn echo_server(listener: TcpListener) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");

@@ -1,7 +1,8 @@
 //! The bars of the project for the packer, each with what was measured against it.
 //!
-//! A bar over several trees or codecs is met only if every case it names was measured here and holds; references count
-//! for nothing. Some cases measured and all of those holding is "partly measured", never "met".
+//! A bar over several trees or codecs is met only if every case it names was measured here and
+//! holds; references count for nothing. Some cases measured and all of those holding is "partly
+//! measured", never "met".
 
 use serde_json::json;
 
@@ -178,7 +179,8 @@ fn bytes(results: &Results, tree: &str, name: &str) -> Option<f64> {
 }
 
 fn against_peers(results: &Results) -> Vec<Bar> {
-    // Trees that the bars ask for count whether they were packed in this run or not, others if they were.
+    // Trees that the bars ask for count whether they were packed in this run or not, others if they
+    // were.
     let counts = |(index, name): &(usize, &str)| *index < REQUIRED || results.tar_bytes(name).is_some();
     let names = RECIPES.iter().map(|recipe| recipe.name).enumerate();
     let trees: Vec<&str> = names.filter(counts).map(|(_, name)| name).collect();
@@ -206,7 +208,8 @@ fn against_peers(results: &Results) -> Vec<Bar> {
     ]
 }
 
-/// What our image saves against the smaller of SquashFS (sorted or not) and EROFS with blocks of the same decoded size.
+/// What our image saves against the smaller of SquashFS (sorted or not) and EROFS with blocks of
+/// the same decoded size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gain {
     /// The tree.
@@ -299,8 +302,9 @@ fn reads(results: &Results) -> Vec<Bar> {
     ]
 }
 
-/// The model of a cold start: every page of the device that is read takes [`DEVICE_PAGE_SECONDS`], then blocks are
-/// decoded. Ours reads all of its metadata; the others what a loop device counted without read-ahead, mounting included.
+/// The model of a cold start: every page of the device that is read takes [`DEVICE_PAGE_SECONDS`],
+/// then blocks are decoded. Ours reads all of its metadata; the others what a loop device counted
+/// without read-ahead, mounting included.
 pub fn cold_start(reads: &ReadRow) -> Option<f64> {
     let pages = |bytes: u64| bytes.div_ceil(super::read_set::DEVICE_PAGE_BYTES) as f64;
     let device = match (reads.how.as_str(), reads.counted) {

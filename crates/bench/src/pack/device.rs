@@ -1,8 +1,10 @@
-//! What really is read: an image of a kernel file system on a loop device of its own, counted by the block layer.
+//! What really is read: an image of a kernel file system on a loop device of its own, counted by
+//! the block layer.
 //!
-//! Each measurement attaches and mounts anew, so nothing is cached and no cache of the machine has to be dropped. Pages
-//! are read in the order of the program, those of chosen sets in the order of the files in the image. Without read-ahead this is what the layout costs; with that of the device, what a
-//! kernel at its defaults reads. Needs root and loop devices.
+//! Each measurement attaches and mounts anew, so nothing is cached and no cache of the machine has
+//! to be dropped. Pages are read in the order of the program, those of chosen sets in the order of
+//! the files in the image. Without read-ahead this is what the layout costs; with that of the
+//! device, what a kernel at its defaults reads. Needs root and loop devices.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -67,7 +69,8 @@ impl Drop for Attached {
 /// Reads `pages` of `image` from a fresh mount; without read-ahead unless `read_ahead`.
 ///
 /// # Errors
-/// Not root, no loop device, a kernel without this file system, or a file that the image does not have.
+/// Not root, no loop device, a kernel without this file system, or a file that the image does not
+/// have.
 pub fn count(image: &Path, kind: &str, pages: &[Page], read_ahead: bool, folder: &Path) -> anyhow::Result<Counted> {
     ensure!(rustix::process::geteuid().is_root(), "mounting a loop device needs root");
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

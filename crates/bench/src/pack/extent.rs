@@ -1,8 +1,9 @@
 //! What a read set costs on images of other systems.
 //!
-//! EROFS: its extents as `dump.erofs` prints them, exact. SquashFS: a model of its layout, decoded bytes only: files are
-//! cut into blocks of their own, files smaller than a block are packed together in fragment blocks in the order of
-//! their paths. What really is read from either is measured on a loop device by [`super::device`].
+//! EROFS: its extents as `dump.erofs` prints them, exact. SquashFS: a model of its layout, decoded
+//! bytes only: files are cut into blocks of their own, files smaller than a block are packed
+//! together in fragment blocks in the order of their paths. What really is read from either is
+//! measured on a loop device by [`super::device`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -39,8 +40,8 @@ impl Erofs {
     }
 }
 
-/// What must be read for `pages` from the EROFS image at `image`, of which `known` keeps the extents; decode time is not
-/// known here.
+/// What must be read for `pages` from the EROFS image at `image`, of which `known` keeps the
+/// extents; decode time is not known here.
 ///
 /// # Errors
 /// `dump.erofs` is missing or prints something else than expected.

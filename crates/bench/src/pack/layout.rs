@@ -1,6 +1,8 @@
-//! What a read set costs on one of our images, from its metadata: every page needs the blocks that hold its chunks.
+//! What a read set costs on one of our images, from its metadata: every page needs the blocks that
+//! hold its chunks.
 //!
-//! Also where files and hot chunks lie, and how long the blocks take to decode. Sizes are bytes, times seconds.
+//! Also where files and hot chunks lie, and how long the blocks take to decode. Sizes are bytes,
+//! times seconds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -122,7 +124,8 @@ impl Opened {
         Ok(seconds / bytes.max(1) as f64)
     }
 
-    /// Mean number of blocks that hold a file, over the files with data of which no page is in `hot`.
+    /// Mean number of blocks that hold a file, over the files with data of which no page is in
+    /// `hot`.
     pub fn blocks_per_file(&self, hot: &[Page]) -> f64 {
         let hot: BTreeSet<InodeId> = hot.iter().filter_map(|page| self.page(page)).map(|page| page.inode).collect();
         let (mut files, mut blocks) = (0u64, 0u64);
@@ -137,8 +140,8 @@ impl Opened {
         blocks as f64 / files.max(1) as f64
     }
 
-    /// Paths of the files in the order in which their data lies: by the place of the chunk in the middle of each, as
-    /// the first may lie apart with other headers.
+    /// Paths of the files in the order in which their data lies: by the place of the chunk in the
+    /// middle of each, as the first may lie apart with other headers.
     pub fn files_in_order(&self) -> Vec<Vec<u8>> {
         let mut files: Vec<(u64, Vec<u8>)> = Vec::new();
         for inode in self.files() {

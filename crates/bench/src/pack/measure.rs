@@ -1,8 +1,9 @@
-//! What a child process costs: CPU time with that of its own children, wall time and peak memory, as the kernel counts
-//! them (`wait4`).
+//! What a child process costs: CPU time with that of its own children, wall time and peak memory,
+//! as the kernel counts them (`wait4`).
 //!
-//! The peak of a child cannot be seen below that of this process at the time of its start, because the kernel carries
-//! the mark over; this process stays small. The output goes to a file, so a talkative child never blocks.
+//! The peak of a child cannot be seen below that of this process at the time of its start, because
+//! the kernel carries the mark over; this process stays small. The output goes to a file, so a
+//! talkative child never blocks.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -18,7 +19,8 @@ use wait4::Wait4;
 
 use crate::interrupt;
 
-/// How often a wait looks whether the bench was interrupted, nanoseconds. Measured times do not depend on it.
+/// How often a wait looks whether the bench was interrupted, nanoseconds. Measured times do not
+/// depend on it.
 const LOOK_NANOSECONDS: i64 = 100_000_000;
 
 /// Bytes of output that are kept: a report, or the list of the extents of a file.
@@ -47,10 +49,12 @@ pub struct Done {
     pub output: Vec<u8>,
 }
 
-/// Runs `command` to its end. It gets a process group of its own, which is killed if the bench is interrupted.
+/// Runs `command` to its end. It gets a process group of its own, which is killed if the bench is
+/// interrupted.
 ///
 /// # Errors
-/// It cannot be started, fails, or the bench is interrupted; the message holds the end of what it said.
+/// It cannot be started, fails, or the bench is interrupted; the message holds the end of what it
+/// said.
 pub fn run(command: &mut Command) -> anyhow::Result<Done> {
     interrupt::check()?;
     let name = command.get_program().to_string_lossy().into_owned();

@@ -1,10 +1,13 @@
-//! `runnel-bench pack`: our packer beside SquashFS, EROFS, DwarFS and one compressed stream, in one run.
+//! `runnel-bench pack`: our packer beside SquashFS, EROFS, DwarFS and one compressed stream, in one
+//! run.
 //!
-//! [`tree`] makes the trees, [`plan`] says which images are made of each, [`packer`] and [`peer`] make them as child
-//! processes whose cost [`measure`] takes, [`row`] keeps what came out. Every image of ours is decoded back and compared
-//! with its tree. [`startup`] measures what a start reads: [`read_set`] records which pages, [`layout`] tells from our
-//! metadata which blocks they need, [`extent`] does so for others, and [`device`] counts what a loop device really
-//! gives. [`bar`] judges, [`report`] draws the page, [`text_report`] prints. [`run`] puts the parts together.
+//! [`tree`] makes the trees, [`plan`] says which images are made of each, [`packer`] and [`peer`]
+//! make them as child processes whose cost [`measure`] takes, [`row`] keeps what came out. Every
+//! image of ours is decoded back and compared with its tree. [`startup`] measures what a start
+//! reads: [`read_set`] records which pages, [`layout`] tells from our metadata which blocks they
+//! need, [`extent`] does so for others, and [`device`] counts what a loop device really gives.
+//! [`bar`] judges, [`report`] draws the page, [`text_report`] prints. [`run`] puts the parts
+//! together.
 
 pub mod bar;
 pub mod device;

@@ -15,7 +15,8 @@ pub enum Size {
     Quick,
     /// The trees and rows that the bars need: about an hour and a half.
     Usual,
-    /// One tree more, every codec and block size on every tree, and memory on all trees together: some hours.
+    /// One tree more, every codec and block size on every tree, and memory on all trees together:
+    /// some hours.
     Full,
 }
 

@@ -1,7 +1,8 @@
 //! Our packer, driven as a user would: `runnel pack` as a child process.
 //!
-//! Which options there are is read from `pack --help`, so that binaries of before and after an option can be measured
-//! with the same bench. A setting that needs an option the binary lacks is not run, and the row says which.
+//! Which options there are is read from `pack --help`, so that binaries of before and after an
+//! option can be measured with the same bench. A setting that needs an option the binary lacks is
+//! not run, and the row says which.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -215,7 +216,8 @@ impl Packer {
     /// Decodes `image` into `folder`, compares it with `tree` and removes it.
     ///
     /// # Errors
-    /// The image does not decode, or it differs from the tree; the message holds the first differences.
+    /// The image does not decode, or it differs from the tree; the message holds the first
+    /// differences.
     pub fn verify(&self, tree: &Tree, image: &Path, folder: &Path) -> anyhow::Result<()> {
         remove(folder)?;
         measure::run(Command::new(&self.runnel).arg("extract").arg(image).arg("-C").arg(folder))?;

@@ -1,5 +1,5 @@
-//! Other ways to store a tree: SquashFS, EROFS, DwarFS, and one compressed stream ("Direct"), each with the tool of its
-//! own and at its best as far as options go.
+//! Other ways to store a tree: SquashFS, EROFS, DwarFS, and one compressed stream ("Direct"), each
+//! with the tool of its own and at its best as far as options go.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,8 @@ pub enum Peer {
         block: u64,
         /// Whether `block` bounds the decoded size instead of the compressed one.
         unit: bool,
-        /// Whether equal parts are stored once and tails are packed together (erofs-utils 1.6 and later).
+        /// Whether equal parts are stored once and tails are packed together (erofs-utils 1.6 and
+        /// later).
         packed: bool,
     },
     /// `mkdwarfs`.
@@ -184,7 +185,8 @@ impl Peer {
                 command.args(self.arguments(tree.x86)).arg("-i").arg(&tree.folder).arg("-o").arg(&new);
             }
             Peer::Stream { codec: Codec::Xz } => {
-                // xz names its output itself or prints it; a shell puts what it prints where it belongs.
+                // xz names its output itself or prints it; a shell puts what it prints where it
+                // belongs.
                 command = Command::new("/bin/sh");
                 command.args(["-c", "out=$1; shift; exec \"$@\" > \"$out\"", "sh"]).arg(&new).arg(program);
                 command.args(self.arguments(tree.x86)).arg(&tree.tar);

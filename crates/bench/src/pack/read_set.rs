@@ -1,8 +1,10 @@
-//! Which pages a start reads: recorded from real programs in a mounted image, or chosen by a stated rule.
+//! Which pages a start reads: recorded from real programs in a mounted image, or chosen by a stated
+//! rule.
 //!
-//! Recording uses `runnel record` where the binary has it; otherwise a server that knows nothing is started, the program
-//! runs in a mount of it, and what the server learned is taken. Both see exact pages, since the mount asks the kernel
-//! not to read ahead. Sets are named by paths, so they hold for every image of the same tree.
+//! Recording uses `runnel record` where the binary has it; otherwise a server that knows nothing is
+//! started, the program runs in a mount of it, and what the server learned is taken. Both see exact
+//! pages, since the mount asks the kernel not to read ahead. Sets are named by paths, so they hold
+//! for every image of the same tree.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,10 +119,11 @@ impl ReadSet {
         Ok(ReadSet { name: name.to_string(), pages, is_ordered: true, trace })
     }
 
-    /// The pages in the order in which an image is to be read: that of the program, else that in which files lie in the
-    /// image, which `ranks` tells where it is not that of their paths. SquashFS keeps three decoded blocks of small
-    /// files: read in any other order, each small file costs such a block again (267 MB of an image of 58 MB for 40 %
-    /// of the pages, and minutes with blocks of 1 MiB in LZMA), which says nothing about the layout.
+    /// The pages in the order in which an image is to be read: that of the program, else that in
+    /// which files lie in the image, which `ranks` tells where it is not that of their paths.
+    /// SquashFS keeps three decoded blocks of small files: read in any other order, each small file
+    /// costs such a block again (267 MB of an image of 58 MB for 40 % of the pages, and minutes
+    /// with blocks of 1 MiB in LZMA), which says nothing about the layout.
     pub fn in_order_of(&self, ranks: Option<&Ranks>) -> Cow<'_, [Page]> {
         if self.is_ordered {
             return Cow::Borrowed(&self.pages);
@@ -209,8 +212,9 @@ fn learned(packer: &Packer, program: &[&str], image: &Path, folder: &Path) -> an
     Ok(pages)
 }
 
-/// A set of `percent` of the bytes of the tree: files in a random order, of each a run of pages of random length (a
-/// quarter of it to all) from a random place, until there are enough. The same for every image of the tree.
+/// A set of `percent` of the bytes of the tree: files in a random order, of each a run of pages of
+/// random length (a quarter of it to all) from a random place, until there are enough. The same for
+/// every image of the tree.
 ///
 /// # Errors
 /// The trace cannot be written.

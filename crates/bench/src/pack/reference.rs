@@ -1,8 +1,9 @@
-//! Fixed figures for the first tree from the project's study of compressed read-only images: tools that Debian 12 does
-//! not have. Always shown as references, never as something this bench ran, and never enough for a bar to be met.
+//! Fixed figures for the first tree from the project's study of compressed read-only images: tools
+//! that Debian 12 does not have. Always shown as references, never as something this bench ran, and
+//! never enough for a bar to be met.
 //!
-//! The tree was the same recipe with the package versions of 2026-11 (tar 167,024,640 bytes); erofs-utils 1.9.3,
-//! DwarFS 0.15.3. A row measured here replaces the reference of the same name.
+//! The tree was the same recipe with the package versions of 2026-11 (tar 167,024,640 bytes);
+//! erofs-utils 1.9.3, DwarFS 0.15.3. A row measured here replaces the reference of the same name.
 
 use super::peer::PACKED;
 use super::row::{Origin, Row};

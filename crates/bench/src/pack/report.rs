@@ -1,5 +1,5 @@
-//! The page of a run: bars for sizes, where hot chunks lie, what each stage gains, and every table. One file, readable
-//! on a phone, light and dark.
+//! The page of a run: bars for sizes, where hot chunks lie, what each stage gains, and every table.
+//! One file, readable on a phone, light and dark.
 
 use std::fmt::Write;
 

@@ -51,7 +51,8 @@ pub struct ReadRow {
     pub grouped_by: String,
     /// Name of the row of the image.
     pub image: String,
-    /// `metadata`, `extents` or `model`: how stored and decoded bytes are known. A model knows no stored bytes.
+    /// `metadata`, `extents` or `model`: how stored and decoded bytes are known. A model knows no
+    /// stored bytes.
     pub how: String,
     /// From the layout.
     pub reads: Reads,
@@ -61,7 +62,8 @@ pub struct ReadRow {
     pub ahead: Option<Counted>,
     /// Bytes of metadata that opening the image reads, for ours: all of it.
     pub metadata: u64,
-    /// CPU seconds of decoding: measured, or decoded bytes times the rate of the codec on our image.
+    /// CPU seconds of decoding: measured, or decoded bytes times the rate of the codec on our
+    /// image.
     pub decode: Option<f64>,
 }
 
@@ -158,7 +160,8 @@ impl Results {
     }
 }
 
-/// The line of a run for the history file: sizes, costs and start-up reads of what was measured, by row.
+/// The line of a run for the history file: sizes, costs and start-up reads of what was measured, by
+/// row.
 ///
 /// # Errors
 /// A value that is no number, which would be a bug.
@@ -188,6 +191,7 @@ pub fn history_line(results: &Results, about: &About) -> anyhow::Result<String> 
         commit: about.commit.clone(),
         date: about.date.clone(),
         kernel: about.kernel.clone(),
+        runs: rows.keys().map(|row| (row.clone(), 1)).collect(),
         rows,
         spread: BTreeMap::new(),
     };

@@ -1,8 +1,9 @@
-//! What was measured of one way to store one tree, and the file in which rows are kept between runs.
+//! What was measured of one way to store one tree, and the file in which rows are kept between
+//! runs.
 //!
-//! A row is kept under a key that says everything its figures depend on: the content of the tree, the tool with its
-//! version (of ours: the bytes of the binary), its arguments and all files given to it. So a bench that was interrupted
-//! goes on where it was, and nothing old passes for new.
+//! A row is kept under a key that says everything its figures depend on: the content of the tree,
+//! the tool with its version (of ours: the bytes of the binary), its arguments and all files given
+//! to it. So a bench that was interrupted goes on where it was, and nothing old passes for new.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -98,8 +99,8 @@ struct Line {
 }
 
 impl Kept {
-    /// The rows in the file `path`, which need not be there. Lines that cannot be read are from another version and are
-    /// left out: their rows are measured again.
+    /// The rows in the file `path`, which need not be there. Lines that cannot be read are from
+    /// another version and are left out: their rows are measured again.
     ///
     /// # Errors
     /// The file is there and cannot be read.

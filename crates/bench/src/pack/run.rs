@@ -39,7 +39,8 @@ pub struct Bench {
 /// Runs the bench; tables or rows go to `out`.
 ///
 /// # Errors
-/// Nothing could be set up, the bench was interrupted, or rows failed; the report is written before the last.
+/// Nothing could be set up, the bench was interrupted, or rows failed; the report is written before
+/// the last.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     options.check()?;
     interrupt::listen()?;
@@ -143,7 +144,8 @@ impl Bench {
     /// Measures a row unless it was, and adds it to the results.
     ///
     /// # Errors
-    /// The bench is interrupted, or the cache cannot be written. A tool that fails makes a failed row.
+    /// The bench is interrupted, or the cache cannot be written. A tool that fails makes a failed
+    /// row.
     pub fn row(&mut self, tree: &Tree, job: &Job) -> anyhow::Result<()> {
         interrupt::check()?;
         let (mut row, tool) = self.prepared(tree, job);

@@ -1,4 +1,5 @@
-//! Start-up reads of a tree: sets of pages, the images they are read from, and what each stage of the packer gains.
+//! Start-up reads of a tree: sets of pages, the images they are read from, and what each stage of
+//! the packer gains.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -120,8 +121,8 @@ impl Known {
     }
 }
 
-/// What `set` costs on the image of `row`; none if the image says nothing about reads, or was grouped by another set
-/// that is not the one to be held out.
+/// What `set` costs on the image of `row`; none if the image says nothing about reads, or was
+/// grouped by another set that is not the one to be held out.
 fn reads_of(
     bench: &Bench,
     tree: &Tree,
@@ -178,7 +179,8 @@ fn reads_of(
     Ok(Some(found))
 }
 
-/// CPU seconds per decoded byte of a codec, measured on our own image with the block size nearest to that of `row`.
+/// CPU seconds per decoded byte of a codec, measured on our own image with the block size nearest
+/// to that of `row`.
 fn rate(bench: &Bench, tree: &Tree, row: &Row) -> anyhow::Result<Option<f64>> {
     let ours = bench.results.of_tree(&tree.name).filter(|ours| {
         ours.system == "runnel" && ours.variant.is_empty() && ours.codec == row.codec && ours.image.is_some()

@@ -1,8 +1,9 @@
 //! The trees that are packed, made from Debian's packages once and kept in the cache.
 //!
-//! The first is what `debootstrap` makes, configured, so it needs an amd64 machine; the others are unpacked packages,
-//! which works for any architecture. Downloads are kept, so a set-up that was interrupted goes on where it was. Making
-//! a tree needs root, as files keep their owners; packing one of the user's own needs nothing.
+//! The first is what `debootstrap` makes, configured, so it needs an amd64 machine; the others are
+//! unpacked packages, which works for any architecture. Downloads are kept, so a set-up that was
+//! interrupted goes on where it was. Making a tree needs root, as files keep their owners; packing
+//! one of the user's own needs nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +48,8 @@ pub struct Recipe {
     method: Method,
 }
 
-/// How many trees, from the first on, the bars over all trees ask for; the others are there for more.
+/// How many trees, from the first on, the bars over all trees ask for; the others are there for
+/// more.
 pub const REQUIRED: usize = 4;
 
 /// The trees, the most important first.

@@ -20,7 +20,8 @@ pub trait Peer {
     /// Files of the server side and programs, kept in the page cache when caches are dropped.
     fn warm_files(&self) -> Vec<PathBuf>;
 
-    /// Serves the image over `link` and mounts it afresh, with nothing cached. Working files go to `folder`.
+    /// Serves the image over `link` and mounts it afresh, with nothing cached. Working files go to
+    /// `folder`.
     fn mount(&self, link: &Link, seed: u64, folder: &Path) -> anyhow::Result<Box<dyn Site>>;
 }
 

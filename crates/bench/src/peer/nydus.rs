@@ -1,5 +1,6 @@
-//! Nydus 2.2 over HTTP: `nydus-image` converts the tree (RAFS v6, zstd, its own chunk size), `nydusd fuse` mounts it with
-//! the `http-proxy` back end and an empty blob cache. Its metadata ("bootstrap") is a local file, as in its own setups.
+//! Nydus 2.2 over HTTP: `nydus-image` converts the tree (RAFS v6, zstd, its own chunk size),
+//! `nydusd fuse` mounts it with the `http-proxy` back end and an empty blob cache. Its metadata
+//! ("bootstrap") is a local file, as in its own setups.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,10 +109,12 @@ impl Peer for Nydus {
     }
 }
 
-/// The configuration of nydusd: blobs from the HTTP server at `address` (host:port), an empty blob cache in `cache`.
+/// The configuration of nydusd: blobs from the HTTP server at `address` (host:port), an empty blob
+/// cache in `cache`.
 pub(crate) fn configuration(address: &str, cache: &Path) -> String {
     let cache = cache.display();
-    // Paths are ours and hold no quotes. No prefetch: on a thin link it only competes with demand (measured by others).
+    // Paths are ours and hold no quotes. No prefetch: on a thin link it only competes with demand
+    // (measured by others).
     format!(
         r#"version = 2
 [backend]

@@ -1,5 +1,6 @@
-//! A small HTTP/1.1 server for files of one folder, with byte ranges and kept-alive connections: what a static host or
-//! a registry is to a lazy-loading client. One thread per connection; only for benches, on a unix socket.
+//! A small HTTP/1.1 server for files of one folder, with byte ranges and kept-alive connections:
+//! what a static host or a registry is to a lazy-loading client. One thread per connection; only
+//! for benches, on a unix socket.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +22,8 @@ pub(crate) const COPY_BYTES: usize = 128 * 1024;
 /// Answer to a request for what is not there.
 pub(crate) const NOT_FOUND: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
-/// A running server; dropping it ends its accepting thread. Connections end when their clients close them.
+/// A running server; dropping it ends its accepting thread. Connections end when their clients
+/// close them.
 #[derive(Debug)]
 pub struct RangeServer {
     socket: PathBuf,
@@ -142,7 +144,8 @@ fn answer(out: &mut impl Write, folder: &Path, request: &Request) -> io::Result<
     }
 }
 
-/// Answers `request` with `file`, or the range of it that is asked for. `headers` are further lines, each with its end.
+/// Answers `request` with `file`, or the range of it that is asked for. `headers` are further
+/// lines, each with its end.
 pub(crate) fn send_file(out: &mut impl Write, file: &File, request: &Request, headers: &str) -> io::Result<()> {
     let length = file.metadata()?.len();
     let (first, last) = match request.range {

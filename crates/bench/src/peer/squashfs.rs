@@ -1,5 +1,6 @@
-//! squashfs over NBD: `nbdkit file` serves the image, `nbdfuse` shows it as a local file, the kernel mounts that file.
-//! Readahead, caching and decompression are the kernel's. This is the peer to beat on slow links.
+//! squashfs over NBD: `nbdkit file` serves the image, `nbdfuse` shows it as a local file, the
+//! kernel mounts that file. Readahead, caching and decompression are the kernel's. This is the peer
+//! to beat on slow links.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ use crate::link::{Link, ShapedLink, Traffic, Upstream};
 use crate::process::{Service, find_program, ready_text, tool};
 use crate::site::{MountPoint, Site};
 
-/// Bytes of a read request on the wire (simple and structured replies alike), so that requests can be counted exactly.
+/// Bytes of a read request on the wire (simple and structured replies alike), so that requests can
+/// be counted exactly.
 const REQUEST_BYTES: u64 = 28;
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);

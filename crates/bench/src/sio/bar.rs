@@ -1,5 +1,5 @@
-//! The bars of the project for data files, each with what was measured and with what is possible against the measured
-//! peer over this link at all.
+//! The bars of the project for data files, each with what was measured and with what is possible
+//! against the measured peer over this link at all.
 
 use super::measured::Measured;
 use crate::lab::data::case::{CASES, Case, Work};
@@ -10,8 +10,9 @@ use crate::pack::bar::{Bar, Form};
 pub struct Goal {
     /// The bar.
     pub bar: Bar,
-    /// What a system without loss of time and without compression would reach against the measured peer, with headers of
-    /// packets; for what is to be small, the smallest value. Absent for text, which arrives sooner the better it is compressed.
+    /// What a system without loss of time and without compression would reach against the measured
+    /// peer, with headers of packets; for what is to be small, the smallest value. Absent for text,
+    /// which arrives sooner the better it is compressed.
     pub possible: Option<f64>,
 }
 

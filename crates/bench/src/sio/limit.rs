@@ -1,11 +1,12 @@
 //! How fast a case can be at all: `bytes needed / bandwidth`, and a round trip.
 //!
-//! *Payload* counts the bytes that the work needs and nothing else, which is the definition of the bars. *Wire* adds what
-//! TCP/IP over Ethernet adds to full packets: what a system that does not compress cannot undercut. Bytes are those of the
-//! files as they lie there: compressible ones can arrive sooner. Computing overlaps with the transfer at best, so the
-//! larger of both counts. Files that are written one after another need a round trip each, since each is acknowledged
-//! before the next is begun. The scenes of a game are shown when all of their bytes and those of the scenes before have
-//! arrived, and the scene before was played.
+//! *Payload* counts the bytes that the work needs and nothing else, which is the definition of the
+//! bars. *Wire* adds what TCP/IP over Ethernet adds to full packets: what a system that does not
+//! compress cannot undercut. Bytes are those of the files as they lie there: compressible ones can
+//! arrive sooner. Computing overlaps with the transfer at best, so the larger of both counts. Files
+//! that are written one after another need a round trip each, since each is acknowledged before the
+//! next is begun. The scenes of a game are shown when all of their bytes and those of the scenes
+//! before have arrived, and the scene before was played.
 
 use crate::lab::data::case::{Case, Work};
 use crate::lab::data::game::{PLAY_SECONDS, SCENES, scene_bytes};

@@ -80,7 +80,8 @@ impl<'a> Measured<'a> {
         Link::named(&self.records.iter().find(is_wanted)?.row.link).ok()
     }
 
-    /// The limits of a case. They are the same for every system: what the work needs does not depend on who delivers it.
+    /// The limits of a case. They are the same for every system: what the work needs does not
+    /// depend on who delivers it.
     pub fn limit(self, case: &Case) -> Option<Limit> {
         let systems = self.systems(case.name);
         let value = |name: &str| systems.iter().find_map(|system| self.median(case.name, system, name));

@@ -1,5 +1,6 @@
-//! The page of a run and its text: bars, times of every case on every system with what is possible, and the figures of the
-//! paper (the first N KB of a sequential read, computing interleaved with reading) and ours (the scenes of the game).
+//! The page of a run and its text: bars, times of every case on every system with what is possible,
+//! and the figures of the paper (the first N KB of a sequential read, computing interleaved with
+//! reading) and ours (the scenes of the game).
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Runs the bench: the lab measures, the report judges. Called by `runnel-bench sio`.
+//! Runs the bench: the lab measures, the report judges.
 
 use std::fs;
 use std::io::Write;
@@ -54,8 +54,8 @@ pub struct Options {
     binary: Option<PathBuf>,
 }
 
-/// Runs the bench. Tables, or rows with `json`, go to `out`; progress to standard error. An error if a row failed, after the
-/// report was written.
+/// Runs the bench. Tables, or rows with `json`, go to `out`; progress to standard error. An error
+/// if a row failed, after the report was written.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let collected = collect(&options::Options {
         size: Some(if options.quick { Size::SioQuick } else { Size::Sio }),

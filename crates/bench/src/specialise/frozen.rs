@@ -1,7 +1,8 @@
-//! Code that a web server's service does not run, kept compressed: what it saves, how long it takes to come back, what it costs.
+//! Code that a web server's service does not run, kept compressed: what it saves, how long it takes
+//! to come back, what it costs.
 //!
-//! The service is recorded once on the stock kernel. Times and instructions are of a guest that counts an instruction each
-//! nanosecond, a processor of 1 GIPS.
+//! The service is recorded once on the stock kernel. Times and instructions are of a guest that
+//! counts an instruction each nanosecond, a processor of 1 GIPS.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Microbenchmarks in a guest that counts instructions, as lmbench has them: what operations of the kernel cost, stock and reduced.
+//! Microbenchmarks in a guest that counts instructions, as lmbench has them: what operations of the
+//! kernel cost, stock and reduced.
 
 use std::collections::BTreeMap;
 use std::fs;

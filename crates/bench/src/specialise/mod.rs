@@ -1,8 +1,11 @@
-//! `runnel-bench specialise`: kernels for one device, beside stock and beside the kernel's own means, all in one run.
+//! `runnel-bench specialise`: kernels for one device, beside stock and beside the kernel's own
+//! means, all in one run.
 //!
-//! [`variant`] builds a kernel once, then reduces and links it with one pass more each time; [`micro`] starts stock and reduced kernels
-//! in a guest that counts instructions; [`frozen`] keeps code compressed that its service does not run; [`sites`] says how many system calls of Debian's programs are resolved; [`results`] holds
-//! what was measured, as rows and beside the project's bars. Called by the command line through [`run`].
+//! [`variant`] builds a kernel once, then reduces and links it with one pass more each time;
+//! [`micro`] starts stock and reduced kernels in a guest that counts instructions; [`frozen`] keeps
+//! code compressed that its service does not run; [`sites`] says how many system calls of Debian's
+//! programs are resolved; [`results`] holds what was measured, as rows and beside the project's
+//! bars.
 
 pub mod frozen;
 pub mod micro;

@@ -1,4 +1,5 @@
-//! What was measured: values by kernel, variant and metric; rows of them, tables, and the project's bars.
+//! What was measured: values by kernel, variant and metric; rows of them, tables, and the project's
+//! bars.
 
 use report::row::{Row, rounded};
 use report::table::aligned;

@@ -1,4 +1,5 @@
-//! Debian's programs: a tree of their packages, and how many places that enter the kernel are resolved in each.
+//! Debian's programs: a tree of their packages, and how many places that enter the kernel are
+//! resolved in each.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! One kernel in all its variants: stock, collected by the linker, with one pass more each time, compact.
+//! One kernel in all its variants: stock, collected by the linker, with one pass more each time,
+//! compact.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -103,7 +104,8 @@ impl Measured {
         Ok(Measured { sizes, bzimage: fs::metadata(&output.bzimage)?.len() })
     }
 
-    /// What is loaded, as the bar of the mainstream configuration counts: code, constants, variables, unwinder tables.
+    /// What is loaded, as the bar of the mainstream configuration counts: code, constants,
+    /// variables, unwinder tables.
     pub(super) fn loaded(&self) -> u64 {
         let sizes = &self.sizes;
         sizes.text + sizes.rodata + sizes.kallsyms + sizes.data + sizes.orc
@@ -206,7 +208,8 @@ pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Re
     Ok(Beside { stock, reduced: smallest, instructions })
 }
 
-/// The kernel's own ThinLTO, by another compiler, where that is there: only with the small configuration, since it takes a build of its own.
+/// The kernel's own ThinLTO, by another compiler, where that is there: only with the small
+/// configuration, since it takes a build of its own.
 fn thin_lto(
     device: &Device,
     size: Size,
@@ -228,7 +231,8 @@ fn thin_lto(
     }
     say(&format!("{case}: ThinLTO"));
     let source = Source::open(&device.job.source)?;
-    let config = fs::read_to_string(&device.job.asked.config).with_context(|| device.job.asked.config.display().to_string())?;
+    let config =
+        fs::read_to_string(&device.job.asked.config).with_context(|| device.job.asked.config.display().to_string())?;
     let folder = device.work.join(format!("build-{case}-thinlto"));
     let output = kernel::thin_lto(&source, &config, &folder, &mut |text| say(&format!("{case}: {text}")))?;
     Measured::of(&output)?.add(stock, case, "thinlto", "default", results);
@@ -254,7 +258,8 @@ fn reduce(device: &Device, build: &Build, object: &[u8], passes: Passes) -> anyh
     Ok(specialise::specialise(object, &options)?)
 }
 
-/// Lets the kernel count the most memory of this process anew; where it cannot, the count has all that was before.
+/// Lets the kernel count the most memory of this process anew; where it cannot, the count has all
+/// that was before.
 fn reset_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,6 +1,8 @@
-//! Writes the class file of a Java program that prints one line: the compiler is not part of a Java runtime.
+//! Writes the class file of a Java program that prints one line: the compiler is not part of a Java
+//! runtime.
 //!
-//! Class file format version 49 (Java 5): the last one without stack maps. All numbers are big-endian.
+//! Class file format version 49 (Java 5): the last one without stack maps. All numbers are
+//! big-endian.
 
 const VERSION: u16 = 49;
 const PUBLIC_STATIC: u16 = 0x0009;

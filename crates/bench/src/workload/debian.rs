@@ -1,5 +1,5 @@
-//! Which files belong to a set of Debian packages and to all they depend on, from the dpkg database of the machine or of
-//! another Debian system in a folder.
+//! Which files belong to a set of Debian packages and to all they depend on, from the dpkg database
+//! of the machine or of another Debian system in a folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -92,8 +92,8 @@ impl Database {
         Ok(String::from_utf8_lossy(&output).into_owned())
     }
 
-    /// Every path of `packages`, sorted, without documentation. Folders are among them. They begin with a slash wherever
-    /// the system lies.
+    /// Every path of `packages`, sorted, without documentation. Folders are among them. They begin
+    /// with a slash wherever the system lies.
     pub fn files(&self, packages: &BTreeSet<String>) -> anyhow::Result<BTreeSet<PathBuf>> {
         let output = tool(query(&self.root).arg("-L").args(packages))?;
         let text = String::from_utf8_lossy(&output);

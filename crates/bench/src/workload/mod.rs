@@ -1,8 +1,9 @@
 //! The programs that are started, and the root trees they live in.
 //!
-//! A workload is a command of a Debian program. Its tree holds the files of the program's packages and of everything
-//! they depend on, as installed on this machine, so it needs no download and is the same on machines with the same
-//! packages. Trees are made once per work folder and shared by the workloads that need the same packages.
+//! A workload is a command of a Debian program. Its tree holds the files of the program's packages
+//! and of everything they depend on, as installed on this machine, so it needs no download and is
+//! the same on machines with the same packages. Trees are made once per work folder and shared by
+//! the workloads that need the same packages.
 
 pub mod class;
 mod debian;
@@ -53,7 +54,8 @@ impl Tree {
     /// The packages it is made of, besides their dependencies.
     fn packages(self) -> Vec<String> {
         let fixed: &[&str] = match self {
-            // /usr/bin/python3 is a link to the version that is the default: the name of its package.
+            // /usr/bin/python3 is a link to the version that is the default: the name of its
+            // package.
             Tree::Python => return vec![python::version(), "python3-minimal".to_string()],
             Tree::Perl => &["perl"],
             Tree::Openssl => &["openssl"],
@@ -96,8 +98,8 @@ impl Tree {
             Tree::Python => ("python_200.py", python::program_of_imports(Path::new("/"))?.into_bytes()),
             Tree::Gcc => ("hello.c", HELLO_C.into()),
             Tree::Java => {
-                // Made when the package is installed, so not in its list: the class archive, without which a start
-                // takes twice as long, and the trust store.
+                // Made when the package is installed, so not in its list: the class archive,
+                // without which a start takes twice as long, and the trust store.
                 machine.copy_folder(&java_home().join("lib/server"), root)?;
                 machine.copy_folder(Path::new("/etc/java-17-openjdk"), root)?;
                 ("Hello.class", class::hello("Hello", "hello"))
@@ -155,7 +157,8 @@ impl Workload {
         Workload::all().into_iter().find(|workload| workload.name == name)
     }
 
-    /// Program and arguments; output files go below `scratch`, which the entry into a tree keeps visible.
+    /// Program and arguments; output files go below `scratch`, which the entry into a tree keeps
+    /// visible.
     pub fn command(&self, scratch: &Path) -> Vec<String> {
         let scratch = scratch.display().to_string();
         self.program.iter().map(|word| word.replace(SCRATCH, &scratch)).collect()

@@ -10,10 +10,11 @@ use crate::process::{find_program, tool};
 /// Debian's own interpreter, never another one that comes first in PATH.
 const INTERPRETER: &str = "/usr/bin/python3";
 
-/// Prints the names of modules to import, in a fixed order: public top-level modules of the standard library by name,
-/// as far as they import cleanly, until two hundred modules that are files have been loaded (modules import others).
-/// Left out is what has effects when it is imported (opens a browser, prints, needs a display) or is not in every
-/// installation of the standard library.
+/// Prints the names of modules to import, in a fixed order: public top-level modules of the
+/// standard library by name, as far as they import cleanly, until two hundred modules that are
+/// files have been loaded (modules import others). Left out is what has effects when it is imported
+/// (opens a browser, prints, needs a display) or is not in every installation of the standard
+/// library.
 const FIND_MODULES: &str = r#"
 import importlib.util, sys, warnings
 warnings.simplefilter("ignore")
@@ -51,7 +52,8 @@ pub fn program(modules: &[String]) -> String {
     format!("for name in \"\"\"{names}\"\"\".split():\n    __import__(name)\nprint(\"imports done\")\n")
 }
 
-/// Modules that load about two hundred files, for the interpreter of the Debian system in the folder `root`.
+/// Modules that load about two hundred files, for the interpreter of the Debian system in the
+/// folder `root`.
 pub fn modules(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new(INTERPRETER);
     if root != Path::new("/") {

@@ -1,5 +1,5 @@
-//! Builds the root tree of a workload: a folder that holds the files of some Debian packages of this machine, what
-//! installing them generated, and the workload's own files.
+//! Builds the root tree of a workload: a folder that holds the files of some Debian packages of
+//! this machine, what installing them generated, and the workload's own files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -69,7 +69,8 @@ impl Source<'_> {
         make().with_context(|| format!("cannot make the tree {}", root.display()))
     }
 
-    /// Copies `paths` to the same places under `root`, with the byte code that python keeps beside them.
+    /// Copies `paths` to the same places under `root`, with the byte code that python keeps beside
+    /// them.
     pub fn copy(&self, paths: &BTreeSet<PathBuf>, root: &Path) -> anyhow::Result<()> {
         for path in paths {
             interrupt::check()?;
@@ -146,7 +147,8 @@ impl Source<'_> {
     }
 }
 
-/// Last steps: the library cache of the tree's own libraries, fixed folder times. Returns what the tree holds.
+/// Last steps: the library cache of the tree's own libraries, fixed folder times. Returns what the
+/// tree holds.
 pub fn finish(root: &Path) -> anyhow::Result<Size> {
     if let Some(ldconfig) = find_program("ldconfig") {
         // Without it the dynamic linker searches its standard folders: slower, still right.

@@ -1,4 +1,5 @@
-//! The course of a run over time: a rising line of what was read, shaded stretches behind it, marked moments below.
+//! The course of a run over time: a rising line of what was read, shaded stretches behind it,
+//! marked moments below.
 
 use std::fmt::Write;
 

@@ -1,5 +1,6 @@
-//! Whether something that is started ahead of time is done in time: a row for each, with the moment it is needed at zero. A frame
-//! goes from the start to that moment, a bar from the start to when it is done; what sticks out to the right is late.
+//! Whether something that is started ahead of time is done in time: a row for each, with the moment
+//! it is needed at zero. A frame goes from the start to that moment, a bar from the start to when
+//! it is done; what sticks out to the right is late.
 
 use super::scale::{Scale, Unit};
 use super::{Canvas, Key, RESERVED_TONES, WIDTH};

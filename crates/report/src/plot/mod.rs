@@ -1,11 +1,13 @@
-//! Plots as SVG inside HTML: horizontal bars ([`bars`]), the course of a run over time ([`course`]), what is done ahead of
-//! time ([`leads`]), lines, distributions and scatter ([`lines`]), ranges ([`ranges`]), strips ([`strips`]).
+//! Plots as SVG inside HTML: horizontal bars ([`bars`]), the course of a run over time
+//! ([`course`]), what is done ahead of time ([`leads`]), lines, distributions and scatter
+//! ([`lines`]), ranges ([`ranges`]), strips ([`strips`]).
 //!
-//! Colours are classes, so that the style sheet can give them other values in the dark; a plot never tells series
-//! apart by colour alone: bars carry their names, lines a dash pattern. Every plot is followed by its numbers as a
-//! table that opens on demand, and has a title for screen readers. Coordinates are user units of a drawing [`WIDTH`]
-//! wide, which the page scales. Numbers must be finite: whoever measures sees to that, and [`scale::Scale`] keeps
-//! points inside the drawing.
+//! Colours are classes, so that the style sheet can give them other values in the dark; a plot
+//! never tells series apart by colour alone: bars carry their names, lines a dash pattern. Every
+//! plot is followed by its numbers as a table that opens on demand, and has a title for screen
+//! readers. Coordinates are user units of a drawing [`WIDTH`] wide, which the page scales. Numbers
+//! must be finite: whoever measures sees to that, and [`scale::Scale`] keeps points inside the
+//! drawing.
 
 pub mod bars;
 pub mod course;

@@ -1,5 +1,6 @@
-//! Spread of many values in one line each: percentiles 5 to 95 as a line, 25 to 75 as a box, the median as a tick, the
-//! mean as a dot; logarithmic, since latencies of pages differ by four orders of magnitude.
+//! Spread of many values in one line each: percentiles 5 to 95 as a line, 25 to 75 as a box, the
+//! median as a tick, the mean as a dot; logarithmic, since latencies of pages differ by four orders
+//! of magnitude.
 
 use super::scale::{Scale, Unit};
 use super::{Canvas, WIDTH};

@@ -70,7 +70,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From zero, or from the smallest value if that is negative, to a round number above the largest.
+    /// From zero, or from the smallest value if that is negative, to a round number above the
+    /// largest.
     pub fn linear(values: impl Iterator<Item = f64>, [from, to]: [f64; 2]) -> Scale {
         let (low, high) = values
             .filter(|value| value.is_finite())

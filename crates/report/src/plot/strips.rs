@@ -1,4 +1,5 @@
-//! Strips of cells, one above the other, that are the darker the more they hold: where something lies in a file.
+//! Strips of cells, one above the other, that are the darker the more they hold: where something
+//! lies in a file.
 
 use super::{Canvas, WIDTH, neutral_tone};
 use crate::html::Table;

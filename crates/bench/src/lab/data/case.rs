@@ -9,8 +9,8 @@ pub enum Work {
     Sequential,
     /// 1 KiB is read at each of the positions of [`super::pattern::random_positions`].
     Random,
-    /// It is read in order, and every block is computed on; computing takes this many times as long as the link needs for
-    /// the block's bytes.
+    /// It is read in order, and every block is computed on; computing takes this many times as long
+    /// as the link needs for the block's bytes.
     Interleaved(f64),
     /// One key is looked up in a sorted table, by binary search.
     Search,
@@ -41,7 +41,8 @@ pub struct Case {
     pub work: Work,
     /// The file, below the tree; empty if files are written.
     pub file: &'static str,
-    /// Block size of our volume, bytes: the smallest piece that the case reads, within what volumes take.
+    /// Block size of our volume, bytes: the smallest piece that the case reads, within what volumes
+    /// take.
     pub block_bytes: u32,
 }
 

@@ -14,8 +14,8 @@ const KEY_SEED: u64 = 0x5150_0008;
 const VALUE_SEED: u64 = 0x5150_0009;
 const SCENES_SEED: u64 = 0x5150_000a;
 
-/// Folders of a Debian system whose files make the text, and the ends of their names: licences, Perl's own modules, and
-/// what packages say about their authors.
+/// Folders of a Debian system whose files make the text, and the ends of their names: licences,
+/// Perl's own modules, and what packages say about their authors.
 const TEXTS: [(&str, &str); 4] = [
     ("usr/share/common-licenses", ""),
     ("usr/lib/x86_64-linux-gnu/perl-base", ".pm"),

@@ -1,11 +1,14 @@
-//! A game of four scenes: a static x86-64 program of 512 KB whose pages are executed in a known order, and 1 MB of data.
+//! A game of four scenes: a static x86-64 program of 512 KB whose pages are executed in a known
+//! order, and 1 MB of data.
 //!
-//! Page 0 holds headers and [`DRIVER`]; every other page begins with a jump to the page after it in the order of play,
-//! or a return, and goes on with real machine code that is never run: pages compress as those of programs do. For each of
-//! its scenes the driver calls the first of the scene's pages, reads the scene's blocks from the file that its argument
-//! names, writes the monotonic clock to its output (two little-endian words, seconds and nanoseconds: the scene is
-//! shown), and sleeps while it is played. The pages of a scene are runs of four ([`GROUP_PAGES`]) in pseudo-random order;
-//! the scenes lie in the data in another order than that of play, as a scene list would have it.
+//! Page 0 holds headers and [`DRIVER`]; every other page begins with a jump to the page after it in
+//! the order of play, or a return, and goes on with real machine code that is never run: pages
+//! compress as those of programs do. For each of its scenes the driver calls the first of the
+//! scene's pages, reads the scene's blocks from the file that its argument names, writes the
+//! monotonic clock to its output (two little-endian words, seconds and nanoseconds: the scene is
+//! shown), and sleeps while it is played. The pages of a scene are runs of four ([`GROUP_PAGES`])
+//! in pseudo-random order; the scenes lie in the data in another order than that of play, as a
+//! scene list would have it.
 
 use anyhow::ensure;
 use units::{Rng, SplitMix64};
@@ -22,8 +25,9 @@ const GROUP_PAGES: usize = 4;
 /// Scenes.
 pub const SCENES: usize = 4;
 
-/// Groups of pages that each scene executes; the first has the start of the program with it. 28 pages before the first
-/// scene is what the paper's start times say (a quarter of the data and 7 s at 128 kbit/s).
+/// Groups of pages that each scene executes; the first has the start of the program with it. 28
+/// pages before the first scene is what the paper's start times say (a quarter of the data and 7 s
+/// at 128 kbit/s).
 const SCENE_GROUPS: [usize; SCENES] = [7, 8, 8, 9];
 
 /// Where each scene lies in the data, in scenes.
@@ -43,8 +47,8 @@ const BASE: usize = 0x40_0000;
 /// Place of the driver in page 0.
 const DRIVER_AT: usize = 0x100;
 
-/// Places of its tables, from its own start: addresses of the scenes' first pages (four words of 4 bytes), the time of
-/// play (a `timespec`), numbers of the scenes' blocks (words of 2 bytes).
+/// Places of its tables, from its own start: addresses of the scenes' first pages (four words of 4
+/// bytes), the time of play (a `timespec`), numbers of the scenes' blocks (words of 2 bytes).
 const CHAINS_AT: usize = 0x200;
 const PLAY_AT: usize = 0x210;
 const BLOCKS_AT: usize = 0x240;
@@ -54,13 +58,13 @@ const BLOCKS_AT: usize = 0x240;
 /// ```text
 /// 00        mov rdi, [rsp+16]; xor esi, esi; mov eax, 2; syscall         open(argv[1], O_RDONLY)
 /// 0e        test eax, eax; js fail; mov r12d, eax; sub rsp, 8192; xor ebx, ebx
-/// 22 scene: lea r13, [rip+chains]; mov eax, [r13+rbx*4]; call rax        the program's pages of this scene
+/// 22 scene: lea r13, [rip+chains]; mov eax, [r13+rbx*4]; call rax   the scene's pages
 /// 30        xor ebp, ebp
 /// 32 block: lea r13, [rip+blocks]; mov ecx, ebx; shl ecx, 6; add ecx, ebp
 /// 40        movzx r10d, word [r13+rcx*2]; shl r10d, 12; mov edi, r12d; mov rsi, rsp
 /// 50        mov edx, 4096; mov eax, 17; syscall                          pread64
 /// 5c        cmp rax, 4096; jne fail; inc ebp; cmp ebp, 64; jb block
-/// 6b        mov edi, 1; mov rsi, rsp; mov eax, 228; syscall              clock_gettime(CLOCK_MONOTONIC)
+/// 6b        mov edi, 1; mov rsi, rsp; mov eax, 228; syscall              clock_gettime(MONOTONIC)
 /// 7a        mov edi, 1; mov rsi, rsp; mov edx, 16; mov eax, 1; syscall   write
 /// 8e        lea rdi, [rip+play]; xor esi, esi; mov eax, 35; syscall      nanosleep
 /// 9e        inc ebx; cmp ebx, 4; jb scene; xor edi, edi; jmp leave
@@ -83,7 +87,8 @@ const DRIVER: [u8; 185] = [
     0x00, 0x00, 0xb8, 0x3c, 0x00, 0x00, 0x00, 0x0f, 0x05,
 ];
 
-/// Pages that each scene executes, in order. Page 0, the driver, is executed before any and in none of the lists.
+/// Pages that each scene executes, in order. Page 0, the driver, is executed before any and in none
+/// of the lists.
 pub fn scene_pages() -> [Vec<usize>; SCENES] {
     let mut groups: Vec<usize> = (1..PAGES / GROUP_PAGES).collect();
     let mut random = SplitMix64(ORDER_SEED);
@@ -137,7 +142,8 @@ pub fn program(code: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(program)
 }
 
-/// Head of an ELF file and its two program headers: the whole file, readable and executable; a stack that is neither.
+/// Head of an ELF file and its two program headers: the whole file, readable and executable; a
+/// stack that is neither.
 fn headers(size: usize) -> Vec<u8> {
     let (base, size) = (BASE as u64, size as u64);
     let mut head = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];

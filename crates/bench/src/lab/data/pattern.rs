@@ -8,8 +8,9 @@ pub const FILE_BYTES: usize = 1 << 20;
 /// Size of a random read.
 pub const RANDOM_READ_BYTES: usize = 1024;
 
-/// Random reads: so many that 40 % of the file is touched (`1 - exp(-523 / 1024)`), each piece 1.28 times on average. Much
-/// more, and not even a perfect system could be 2.5 times as fast as a download.
+/// Random reads: so many that 40 % of the file is touched (`1 - exp(-523 / 1024)`), each piece 1.28
+/// times on average. Much more, and not even a perfect system could be 2.5 times as fast as a
+/// download.
 pub const RANDOM_READS: usize = 523;
 
 /// Size of a record of the table: a key and a value.
@@ -41,8 +42,8 @@ pub fn random_positions() -> Vec<u64> {
     (0..RANDOM_READS).map(|_| random.below(pieces) * RANDOM_READ_BYTES as u64).collect()
 }
 
-/// Number of the record whose key is looked up in the `run`th run, from 1. Runs that are measured and those from which a
-/// server learns look up different keys.
+/// Number of the record whose key is looked up in the `run`th run, from 1. Runs that are measured
+/// and those from which a server learns look up different keys.
 pub fn searched_record(run: u32, learning: bool) -> usize {
     let seed = if learning { OTHER_KEYS_SEED } else { KEYS_SEED };
     SplitMix64(seed ^ (u64::from(run) << 32)).below(RECORDS as u64) as usize
@@ -53,7 +54,8 @@ pub fn written_name(index: usize) -> String {
     format!("file-{index:04}")
 }
 
-/// Content of the `index`th file that is written: random bytes, or a piece of `text` from a random place.
+/// Content of the `index`th file that is written: random bytes, or a piece of `text` from a random
+/// place.
 pub fn written_content(index: usize, text: Option<&[u8]>) -> Vec<u8> {
     let [least, most] = WRITTEN_BYTES;
     let seed = |base: u64| base ^ ((index as u64) << 32);

@@ -1,7 +1,8 @@
 //! The times of all packets on the device's end of the link, and what a radio would do for them.
 //!
-//! `tcpdump` writes them to memory, in a control group of its own, so that its work is not taken for the device's. A
-//! radio stays on for a while after each packet (its tail), which is where small devices lose their energy.
+//! `tcpdump` writes them to memory, in a control group of its own, so that its work is not taken
+//! for the device's. A radio stays on for a while after each packet (its tail), which is where
+//! small devices lose their energy.
 
 use std::fs;
 use std::path::{Path, PathBuf};

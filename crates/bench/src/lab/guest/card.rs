@@ -1,7 +1,8 @@
-//! A slow card: a disk of the kernel's `null_blk` driver in memory, with a delay for each request and a bandwidth.
+//! A slow card: a disk of the kernel's `null_blk` driver in memory, with a delay for each request
+//! and a bandwidth.
 //!
-//! One request at a time, as an SD card takes them. The card is filled by `mke2fs` straight from a folder, at its own
-//! speed: the guest's clock skips idle time, so that this costs nothing.
+//! One request at a time, as an SD card takes them. The card is filled by `mke2fs` straight from a
+//! folder, at its own speed: the guest's clock skips idle time, so that this costs nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

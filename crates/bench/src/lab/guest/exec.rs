@@ -1,8 +1,8 @@
 //! Starts a program in another place: control group, network name space, root folder.
 //!
-//! A process of its own, because all of this can be done between `fork` and `exec` only with unsafe code. It writes the
-//! time just before `exec`, so that a measured program is charged for nothing that happens here. Called by
-//! `runnel-bench lab-exec`, which [`super::net::server_command`] and [`super::execution`] run.
+//! A process of its own, because all of this can be done between `fork` and `exec` only with unsafe
+//! code. It writes the time just before `exec`, so that a measured program is charged for nothing
+//! that happens here. It is the command `runnel-bench lab-exec`.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! Starts a program in the mounted tree and takes its time.
 //!
-//! The program runs with the tree as its root folder, a `/tmp` of its own in memory, the guest's `/dev` (device nodes do
-//! not work over NFS) and, for those that need it, `/proc`. Its control group counts its processor time. Called by the
-//! experiments, and by a server that is to learn from a start.
+//! The program runs with the tree as its root folder, a `/tmp` of its own in memory, the guest's
+//! `/dev` (device nodes do not work over NFS) and, for those that need it, `/proc`. Its control
+//! group counts its processor time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ use super::{group, kernel};
 /// Control group of the measured program.
 pub const PROGRAM_GROUP: &str = "program";
 
-/// Longest start that is waited for, seconds of the guest's clock: a compiler over a modem takes an hour.
+/// Longest start that is waited for, seconds of the guest's clock: a compiler over a modem takes an
+/// hour.
 const START_SECONDS_MAX: f64 = 6.0 * 3600.0;
 
 /// Trees whose programs read `/proc`.

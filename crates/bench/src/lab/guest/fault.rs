@@ -1,8 +1,9 @@
 //! Experiment `page`: where the time of one cold page goes (Table I of the SYSFLOW paper).
 //!
-//! Pages of one large file are read by page faults, one at a time and far apart, with readahead off: `total`. The same
-//! faults once more, with the pages in memory but not mapped: `map`. What the medium alone takes for a page is `io`; the
-//! rest, `middle`, is software: page cache, file system, network, server. All four are medians.
+//! Pages of one large file are read by page faults, one at a time and far apart, with readahead
+//! off: `total`. The same faults once more, with the pages in memory but not mapped: `map`. What
+//! the medium alone takes for a page is `io`; the rest, `middle`, is software: page cache, file
+//! system, network, server. All four are medians.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,5 +1,5 @@
-//! Control groups: who used the processor how long. One level below the root, no controllers: `cpu.stat` is always there
-//! and exact, where `/proc` counts in ticks.
+//! Control groups: who used the processor how long. One level below the root, no controllers:
+//! `cpu.stat` is always there and exact, where `/proc` counts in ticks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! What the kernel counts: clock, idle time, packets, disk requests, NFS calls. Readers are small, parsers are pure.
+//! What the kernel counts: clock, idle time, packets, disk requests, NFS calls. Readers are small,
+//! parsers are pure.
 //!
-//! Busy time is what is left of the clock when the idle time is taken away; the kernel knows that to the nanosecond in
-//! `timer_list`, where `/proc/stat` has steps of 10 ms.
+//! Busy time is what is left of the clock when the idle time is taken away; the kernel knows that
+//! to the nanosecond in `timer_list`, where `/proc/stat` has steps of 10 ms.
 
 use std::fs;
 use std::path::Path;
@@ -147,7 +148,8 @@ pub fn threads_seconds(threads: &[u32]) -> f64 {
     threads.iter().filter_map(seconds).sum()
 }
 
-/// Major page faults of a process and of the children it waited for; works until the process is reaped.
+/// Major page faults of a process and of the children it waited for; works until the process is
+/// reaped.
 pub fn major_faults(process: u32) -> anyhow::Result<f64> {
     let path = format!("/proc/{process}/stat");
     major_faults_of(&read(&path)?).with_context(|| format!("cannot understand {path}"))

@@ -1,4 +1,5 @@
-//! The guest as a whole: what is mounted and loaded before the first row, and what is cleared away after each.
+//! The guest as a whole: what is mounted and loaded before the first row, and what is cleared away
+//! after each.
 
 use std::fs;
 use std::path::Path;

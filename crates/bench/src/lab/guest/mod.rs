@@ -1,10 +1,11 @@
-//! The guest's side of the lab: measures the rows of a plan one after the other and reports each on standard output.
+//! The guest's side of the lab: measures the rows of a plan one after the other and reports each on
+//! standard output.
 //!
 //! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by
 //! its experiment ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line
 //! of JSON per event goes to the serial console. [`exec`] is the little helper that programs and
-//! servers are started through. Times are seconds of the guest's clock, sizes bytes. Called by
-//! `runnel-bench lab-guest`, which the first process of the guest runs as root.
+//! servers are started through. Times are seconds of the guest's clock, sizes bytes. The
+//! first process of the guest runs it as root, as `runnel-bench lab-guest`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -82,7 +83,8 @@ fn emit(event: &Event) -> anyhow::Result<()> {
     writeln!(out, "{LINE_MARK}{line}").and_then(|()| out.flush()).context("cannot write to the console")
 }
 
-/// Starts the system of a row, measures all runs, and takes the system down again whatever happened.
+/// Starts the system of a row, measures all runs, and takes the system down again whatever
+/// happened.
 fn measure(entry: &Entry) -> anyhow::Result<()> {
     if entry.row.experiment == DATA {
         return data::measure(entry);

@@ -1,8 +1,9 @@
-//! The network of the guest: the device in the root name space, the server in the name space `srv`, one shaped link.
+//! The network of the guest: the device in the root name space, the server in the name space `srv`,
+//! one shaped link.
 //!
-//! The link is a veth pair with `netem` on both ends. One packet per buffer, so that netem delays, drops and paces real
-//! packets instead of bundles of 64 KiB. [`up`] is called once by the driver, [`shape`] for each row;
-//! [`server_command`] starts programs on the server's side.
+//! The link is a veth pair with `netem` on both ends. One packet per buffer, so that netem delays,
+//! drops and paces real packets instead of bundles of 64 KiB. [`up`] is called once by the driver,
+//! [`shape`] for each row; [`server_command`] starts programs on the server's side.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +36,8 @@ pub const SERVER_SPACE: &str = "srv";
 /// Control group of the server's processes, below the root of the hierarchy.
 pub const SERVER_GROUP: &str = "server";
 
-/// The kernel remembers the window of connections to the same host; without this a run would depend on the one before.
+/// The kernel remembers the window of connections to the same host; without this a run would depend
+/// on the one before.
 const FORGET: &str = "net.ipv4.tcp_no_metrics_save=1";
 
 /// Question of the bare echo: about what a request for a page takes.
@@ -47,8 +49,8 @@ const ECHO_ANSWER_BYTES: usize = 4096 + 32;
 /// How long an echo may take: the slowest link with many losses.
 const ECHO_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A command that runs `program` on the server: in its network name space and control group. Add arguments as usual;
-/// `PATH` is searched.
+/// A command that runs `program` on the server: in its network name space and control group. Add
+/// arguments as usual; `PATH` is searched.
 pub fn server_command(program: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["lab-exec", "--space", SERVER_SPACE, "--group", SERVER_GROUP, "--", program]);
@@ -110,7 +112,8 @@ fn netem(link: &Link) -> String {
     format!("netem limit {queue_packets} delay {delay_micros}us rate {rate_bits}bit{loss}")
 }
 
-/// Seconds of `count` bare exchanges over the link, a small question and a page as answer: what the medium alone takes.
+/// Seconds of `count` bare exchanges over the link, a small question and a page as answer: what the
+/// medium alone takes.
 pub fn echo_seconds(count: usize) -> anyhow::Result<Vec<f64>> {
     let server = thread::spawn(|| -> anyhow::Result<TcpListener> {
         enter_network(SERVER_SPACE)?;

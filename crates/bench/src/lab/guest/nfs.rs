@@ -22,7 +22,8 @@ const STATE: &str = "/var/lib/nfs";
 /// The kernel's side of the server.
 const CONTROL: &str = "/proc/fs/nfsd";
 
-/// After its start a server lets old clients take back their locks; opens wait as long. The shortest that it takes.
+/// After its start a server lets old clients take back their locks; opens wait as long. The
+/// shortest that it takes.
 const GRACE_SECONDS: &str = "10";
 
 /// How long the end of that time is waited for.

@@ -1,7 +1,8 @@
 //! Makes page caches cold, and warms those of the server again.
 //!
-//! Device and server share the kernel of the guest, so that dropping the caches of one drops those of the other. A real
-//! server that has been up for a while has in memory what it serves all the time: it is read back before every run.
+//! Device and server share the kernel of the guest, so that dropping the caches of one drops those
+//! of the other. A real server that has been up for a while has in memory what it serves all the
+//! time: it is read back before every run.
 
 use std::fs::{self, File};
 use std::io::Read;

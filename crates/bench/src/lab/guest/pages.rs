@@ -1,7 +1,8 @@
 //! The page list of a program, and how a page is touched through a memory map.
 //!
-//! A list has a line `PAGE PATH` per page, in the order in which a start touches them first. This is the one place of the
-//! benches with unsafe code: a memory map is only sound while nobody shortens the file, and the trees are read-only.
+//! A list has a line `PAGE PATH` per page, in the order in which a start touches them first. This
+//! is the one place of the benches with unsafe code: a memory map is only sound while nobody
+//! shortens the file, and the trees are read-only.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -53,7 +54,8 @@ pub fn files_of(pages: &[Page]) -> Vec<PathBuf> {
     files
 }
 
-/// The absolute path of a file of the tree, below the folder where the tree is mounted. No link may be on the way.
+/// The absolute path of a file of the tree, below the folder where the tree is mounted. No link may
+/// be on the way.
 pub fn below(folder: &Path, path: &Path) -> PathBuf {
     folder.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -82,8 +84,8 @@ impl MappedPages {
     fn part(file: &File, offset: u64, bytes: usize) -> anyhow::Result<MappedPages> {
         let mut options = MmapOptions::new();
         options.offset(offset).len(bytes);
-        // SAFETY: the file lies in a tree that is mounted read-only and that nobody writes while the lab runs, so that
-        // what is mapped neither changes nor ends early.
+        // SAFETY: the file lies in a tree that is mounted read-only and that nobody writes while
+        // the lab runs, so that what is mapped neither changes nor ends early.
         #[allow(unsafe_code)]
         let map = unsafe { options.map(file) }.context("cannot map a file")?;
         Ok(MappedPages { map })

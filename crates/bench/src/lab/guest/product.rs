@@ -1,8 +1,9 @@
 //! Runnel itself, in all its modes: the static binary beside the driver.
 //!
-//! The server publishes a copy of the prepared store (the image as a hard link) from the content disk, or from a slow card
-//! in the modes of the experiment `cache`. The copy lasts as long as the row, also when the server is started anew. Each
-//! mode is a row of a table: which store, which options for both ends.
+//! The server publishes a copy of the prepared store (the image as a hard link) from the content
+//! disk, or from a slow card in the modes of the experiment `cache`. The copy lasts as long as the
+//! row, also when the server is started anew. Each mode is a row of a table: which store, which
+//! options for both ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -34,7 +35,8 @@ const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the server may be at work after a start from which it learns.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// The server is done when it has done nothing for so long: more than its timer for the end of an action, 3 s.
+/// The server is done when it has done nothing for so long: more than its timer for the end of an
+/// action, 3 s.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Share of a processor that is nothing: timers and the answer to the question whether it is done.
@@ -95,13 +97,15 @@ impl Mode {
         })
     }
 
-    /// True if the server learns from one start before anything is measured. Not only in the mode `once`: what was
-    /// learned from devices that read whole blocks does not fit one that reads pages.
+    /// True if the server learns from one start before anything is measured. Not only in the mode
+    /// `once`: what was learned from devices that read whole blocks does not fit one that reads
+    /// pages.
     fn learns_first(self) -> bool {
         self.name == "once" || (self.is_frozen() && self.mount == PAPER_MOUNT)
     }
 
-    /// True if the server pushes what it has learned, and learns nothing from the measured runs: all find the same.
+    /// True if the server pushes what it has learned, and learns nothing from the measured runs:
+    /// all find the same.
     fn is_frozen(self) -> bool {
         words(self.serve).any(|word| word == FROZEN)
     }
@@ -187,7 +191,8 @@ fn status(runnel: &Path, target: &str) -> anyhow::Result<Value> {
     serde_json::from_slice(&output).context("runnel status --json printed no JSON")
 }
 
-/// Waits until the server has done what a start leaves it to do: it writes down what it learned and compresses it.
+/// Waits until the server has done what a start leaves it to do: it writes down what it learned and
+/// compresses it.
 pub fn settle(runnel: &Path) -> anyhow::Result<()> {
     let end = Instant::now() + SETTLE_DEADLINE;
     let mut last = group::usage(SERVER_GROUP)?.total();

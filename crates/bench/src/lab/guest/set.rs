@@ -1,7 +1,8 @@
 //! Experiment `set`: what a start needs, and what the kernel reads because of it.
 //!
-//! `pages_total` are the pages of all files that the program touches, `pages_needed` those that it touches itself, and
-//! `pages_read` those that came from the disk during a cold start, with readahead and metadata; on disks only.
+//! `pages_total` are the pages of all files that the program touches, `pages_needed` those that it
+//! touches itself, and `pages_read` those that came from the disk during a cold start, with
+//! readahead and metadata; on disks only.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! Experiments `start`, `cache` and `energy`: a cold and a warm start of a program.
 //!
-//! Times and processor use are those until the program ended; traffic and the system's own counters are taken when the
-//! link has become quiet, so that what is pushed without being used is counted too. `cache` starts the server anew with
-//! nothing in memory; `energy` captures the packets.
+//! Times and processor use are those until the program ended; traffic and the system's own counters
+//! are taken when the link has become quiet, so that what is pushed without being used is counted
+//! too. `cache` starts the server anew with nothing in memory; `energy` captures the packets.
 
 use std::time::Duration;
 

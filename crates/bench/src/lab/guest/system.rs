@@ -1,8 +1,10 @@
-//! Who delivers a tree to the device: a disk, kernel NFS, Runnel, and other systems, all behind [`System`].
+//! Who delivers a tree to the device: a disk, kernel NFS, Runnel, and other systems, all behind
+//! [`System`].
 //!
-//! A system has two ends: its server runs in the server's name space and control group ([`super::net::server_command`]),
-//! its client in the root name space, where it mounts the tree on [`APP`]. The driver creates the system of a row by
-//! [`make`], calls `serve` once, then for each run `mount`, the measured work and `unmount`, and `stop` at the end.
+//! A system has two ends: its server runs in the server's name space and control group
+//! ([`super::net::server_command`]), its client in the root name space, where it mounts the tree on
+//! [`APP`]. The driver creates the system of a row by [`make`], calls `serve` once, then for each
+//! run `mount`, the measured work and `unmount`, and `stop` at the end.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,21 +26,22 @@ pub const WORK: &str = "/run/lab";
 
 /// Someone who delivers a tree to the device.
 pub trait System {
-    /// Starts whatever the server needs for `tree`; called once per row before anything is timed, and
-    /// again after `stop` where a run needs a new server.
+    /// Starts whatever the server needs for `tree`; called once per row before anything is timed,
+    /// and again after `stop` where a run needs a new server.
     fn serve(&mut self, tree: &str) -> anyhow::Result<()>;
 
     /// Mounts the tree on [`APP`]; returns when it is usable. The caller takes the time.
     fn mount(&mut self, tree: &str) -> anyhow::Result<()>;
 
-    /// Counters of the present mount by the names of records (`requests`, `disk_bytes`, ...), as far as the system can
-    /// tell. The driver takes the difference between two calls.
+    /// Counters of the present mount by the names of records (`requests`, `disk_bytes`, ...), as
+    /// far as the system can tell. The driver takes the difference between two calls.
     fn counters(&self) -> anyhow::Result<BTreeMap<String, f64>> {
         Ok(BTreeMap::new())
     }
 
-    /// Files of the server that `program` needs. The driver reads them after it has dropped all page caches: a server
-    /// that has been up for a while has them in memory. Empty for a disk, which is cold.
+    /// Files of the server that `program` needs. The driver reads them after it has dropped all
+    /// page caches: a server that has been up for a while has them in memory. Empty for a disk,
+    /// which is cold.
     fn server_files(&self, program: &Program) -> Vec<PathBuf> {
         let _ = program;
         Vec::new()
@@ -66,7 +69,8 @@ pub trait System {
     fn stop(&mut self) -> anyhow::Result<()>;
 }
 
-/// The system of `row`. Nothing is started or changed yet: the host makes it too, to see whether a plan is possible.
+/// The system of `row`. Nothing is started or changed yet: the host makes it too, to see whether a
+/// plan is possible.
 pub fn make(row: &Row) -> anyhow::Result<Box<dyn System>> {
     match (row.system.as_str(), row.mode.as_str()) {
         ("local", "") => Ok(Box::new(disk::Local)),

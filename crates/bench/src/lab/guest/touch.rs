@@ -1,7 +1,8 @@
 //! Experiment `touch`: every page of a program in the order of its execution, each timed.
 //!
-//! The driver does what the program's page faults would do, without the program: it maps the files and reads one byte of
-//! page after page. Opening and mapping come first and are counted separately, so that the series shows pages alone.
+//! The driver does what the program's page faults would do, without the program: it maps the files
+//! and reads one byte of page after page. Opening and mapping come first and are counted
+//! separately, so that the series shows pages alone.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ pub fn measure(system: &mut dyn System, program: &'static Program) -> anyhow::Re
     Ok(outcome)
 }
 
-/// The smallest value that `share` of all values do not exceed. The values are sorted and not empty.
+/// The smallest value that `share` of all values do not exceed. The values are sorted and not
+/// empty.
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]

@@ -1,17 +1,19 @@
 //! How fast a cold start can be at all: the floor of the link and the floor of the CPU.
 //!
-//! *Transfer* is what the link needs for the pages that the start touches: `bytes / rate`. The bytes are, in this
-//! order of preference, the measured value `bundle_bytes`; the bytes a learned start received, scaled to the pages it
-//! needed (`rx_bytes * pages needed / pages received`, never more than `rx_bytes`); `rx_bytes` as it is. They include
-//! packet headers and they are compressed as we compress: a better compressor would lower this floor. *Round trips*
-//! is one: the first miss asks, everything after it can be under way already. Connecting belongs to the mount. *Warm*
-//! is a warm start from a local disk: what the program computes when every page is there.
+//! *Transfer* is what the link needs for the pages that the start touches: `bytes / rate`. The
+//! bytes are, in this order of preference, the measured value `bundle_bytes`; the bytes a learned
+//! start received, scaled to the pages it needed (`rx_bytes * pages needed / pages received`, never
+//! more than `rx_bytes`); `rx_bytes` as it is. They include packet headers and they are compressed
+//! as we compress: a better compressor would lower this floor. *Round trips* is one: the first miss
+//! asks, everything after it can be under way already. Connecting belongs to the mount. *Warm* is a
+//! warm start from a local disk: what the program computes when every page is there.
 //!
-//! Three floors follow. `link`, transfer and round trip, is the definition the bar of 1.25x is judged against; it
-//! ignores that programs compute, so a program whose warm time is longer than its transfer cannot meet that bar at
-//! any speed of the network. `overlapped`, the larger of transfer and warm and the round trip, is what no system can
-//! undercut, since transfer and computation overlap at best. `summed`, all three, is what a system reaches that
-//! fetches everything first.
+//! Three floors follow. `link`, transfer and round trip, is the definition the bar of 1.25x is
+//! judged against; it ignores that programs compute, so a program whose warm time is longer than
+//! its transfer cannot meet that bar at any speed of the network. `overlapped`, the larger of
+//! transfer and warm and the round trip, is what no system can undercut, since transfer and
+//! computation overlap at best. `summed`, all three, is what a system reaches that fetches
+//! everything first.
 
 use super::measured::Measured;
 use crate::lab::link::Link;
@@ -19,7 +21,8 @@ use crate::lab::link::Link;
 /// Size of a page, bytes.
 pub const PAGE_BYTES: f64 = 4096.0;
 
-/// What a packet adds to its content on Ethernet: 14 bytes of Ethernet, 20 of IP, 32 of TCP with its time stamp.
+/// What a packet adds to its content on Ethernet: 14 bytes of Ethernet, 20 of IP, 32 of TCP with
+/// its time stamp.
 pub const HEADER_BYTES: f64 = 66.0;
 
 /// Content of a full packet: an MTU of 1500 without the headers of IP and TCP.
@@ -39,9 +42,11 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit of a start of `program` over `link`; `None` if a learned start over it was not measured.
+    /// The limit of a start of `program` over `link`; `None` if a learned start over it was not
+    /// measured.
     pub fn of(measured: &Measured, link: &str, program: &str) -> Option<Limit> {
-        // What a start needs does not depend on losses; what it receives does, since some comes twice.
+        // What a start needs does not depend on losses; what it receives does, since some comes
+        // twice.
         let clean = link.split_once('+').map_or(link, |(clean, _)| clean);
         let over = |link: &str, value: &str| measured.value("start", link, "runnel:learned", program, value);
         let learned = |value: &str| over(clean, value).or_else(|| over(link, value));

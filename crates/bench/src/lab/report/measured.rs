@@ -1,7 +1,8 @@
 //! Records by row: medians, spreads and series, and in which order systems and programs are shown.
 //!
-//! Values that can be no measurement are dropped here, so that nothing after this has to ask. Rows of `local` and of
-//! cards need no network; whichever link their row names, they are found for every link.
+//! Values that can be no measurement are dropped here, so that nothing after this has to ask. Rows
+//! of `local` and of cards need no network; whichever link their row names, they are found for
+//! every link.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,8 @@ use crate::lab::program::PROGRAMS;
 use crate::lab::record::{Record, measurement};
 pub use report::statistic::{quantile, thinned};
 
-/// Programs of the SYSFLOW paper and those of the same kind; `jvm`, `python`, `perl`, `openssl` and `gcc` are its five.
+/// Programs of the SYSFLOW paper and those of the same kind; `jvm`, `python`, `perl`, `openssl` and
+/// `gcc` are its five.
 pub const PAPER_KINDS: [&str; 7] = ["jvm", "python", "python-imports", "python-200", "perl", "openssl", "gcc"];
 
 /// Systems in the order in which they are shown; the position also chooses the colour.
@@ -79,7 +81,8 @@ impl<'a> Measured<'a> {
         names
     }
 
-    /// Systems of an experiment that are known for a link, in the order of [`SYSTEMS`], then others by name.
+    /// Systems of an experiment that are known for a link, in the order of [`SYSTEMS`], then others
+    /// by name.
     pub fn systems(&self, experiment: &str, link: &str) -> Vec<&str> {
         let here = |key: &&[String; 4]| key[1] == link || is_free_of_links(&key[2]);
         let names: BTreeSet<&str> = self.keys(experiment).filter(here).map(|key| key[2].as_str()).collect();

@@ -1,10 +1,12 @@
-//! The report of a lab run: one HTML file that needs nothing else, and text tables for the terminal.
+//! The report of a lab run: one HTML file that needs nothing else, and text tables for the
+//! terminal.
 //!
-//! Everything is computed from [`Record`]s. [`measured`] finds medians by row, [`limit`] says how fast a start can be
-//! at all, [`target`] judges the bars of the project, [`figure`] makes the tables and figures of the SYSFLOW paper
-//! and ours, [`plot`] draws them as SVG, [`html`] puts the page together and [`text`] writes for people. What was not
-//! measured leaves a note in its place, so a report of a short run is a valid report. Times are seconds, sizes bytes,
-//! shares fractions. `runnel-bench lab` calls [`write`] and [`tables`] after its runs.
+//! Everything is computed from [`Record`]s. [`measured`] finds medians by row, [`limit`] says how
+//! fast a start can be at all, [`target`] judges the bars of the project, [`figure`] makes the
+//! tables and figures of the SYSFLOW paper and ours, [`plot`] draws them as SVG, [`html`] puts the
+//! page together and [`text`] writes for people. What was not measured leaves a note in its place,
+//! so a report of a short run is a valid report. Times are seconds, sizes bytes, shares fractions.
+//! `runnel-bench lab` calls [`write`] and [`tables`] after its runs.
 
 pub mod figure;
 pub mod html;
@@ -33,7 +35,8 @@ use measured::Measured;
 pub use report::plot;
 use target::Verdict;
 
-/// The pages of each program in the order of their first touch: path of the file and index of the page in it.
+/// The pages of each program in the order of their first touch: path of the file and index of the
+/// page in it.
 pub type PageLists = BTreeMap<String, Vec<(String, u64)>>;
 
 /// Where and of what the records are.
@@ -96,13 +99,15 @@ impl About {
     }
 }
 
-/// Writes the report to `path`. `pages` are the page lists of learned starts, as far as they are known.
+/// Writes the report to `path`. `pages` are the page lists of learned starts, as far as they are
+/// known.
 pub fn write(records: &[Record], pages: &PageLists, about: &About, path: &Path) -> anyhow::Result<()> {
     let page = html::page(&Measured::new(records, pages), about);
     fs::write(path, page).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
-/// The bars and the start times, for the terminal. With the page lists of the report, both judge alike.
+/// The bars and the start times, for the terminal. With the page lists of the report, both judge
+/// alike.
 pub fn tables(records: &[Record], pages: &PageLists) -> String {
     let measured = Measured::new(records, pages);
     let mut text = aligned(&target_lines(&measured));

@@ -1,4 +1,5 @@
-//! Records of an invented lab run, for tests: every experiment, system and program, with numbers of a plausible size.
+//! Records of an invented lab run, for tests: every experiment, system and program, with numbers of
+//! a plausible size.
 
 use std::collections::BTreeMap;
 

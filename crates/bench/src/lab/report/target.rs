@@ -6,7 +6,8 @@ use super::limit::{Limit, PAGE_BYTES};
 use super::measured::{Measured, PAPER_KINDS};
 use super::text;
 
-/// Programs that need more than this are no part of the bar against a local disk: the link alone takes longer. Bytes.
+/// Programs that need more than this are no part of the bar against a local disk: the link alone
+/// takes longer. Bytes.
 const SMALL_PROGRAM_BYTES: f64 = 6e6;
 
 /// What kind of number a bar demands.

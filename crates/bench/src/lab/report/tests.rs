@@ -19,7 +19,8 @@ fn written(records: &[Record], pages: &PageLists, about: &About) -> anyhow::Resu
     Ok(fs::read_to_string(&path)?)
 }
 
-/// What no report may have: numbers that are none, open elements, anchors without a target, anything from outside.
+/// What no report may have: numbers that are none, open elements, anchors without a target,
+/// anything from outside.
 fn check(html: &str) {
     for bad in ["NaN", "inf", "-0 ", "<script", "http:", "https:", "url(", "src=\"", "@import"] {
         let found = html.find(bad).map(|at| &html[at.saturating_sub(60)..(at + 60).min(html.len())]);

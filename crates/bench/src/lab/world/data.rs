@@ -1,4 +1,5 @@
-//! The trees of data files: one with all of them, and one with the game's program alone, which becomes an image.
+//! The trees of data files: one with all of them, and one with the game's program alone, which
+//! becomes an image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,9 @@
-//! Debian roots of the lab: a minimal system made once by debootstrap, and copies of it with packages installed.
+//! Debian roots of the lab: a minimal system made once by debootstrap, and copies of it with
+//! packages installed.
 //!
-//! Everything comes from the mirror that apt on this machine is set up for. [`super::guest`] makes the root of the guest
-//! this way, [`super::tree`] the root from which the programs' trees are taken.
+//! Everything comes from the mirror that apt on this machine is set up for. [`super::guest`] makes
+//! the root of the guest this way, [`super::tree`] the root from which the programs' trees are
+//! taken.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +16,16 @@ use super::stage::{Stages, finish, unfinished};
 use crate::process::{find_program, tool, with_own_mounts};
 use crate::stream::say;
 
-/// The release whose packages the lab uses: results are compared across machines, so it does not follow the host's.
+/// The release whose packages the lab uses: results are compared across machines, so it does not
+/// follow the host's.
 pub const RELEASE: &str = "bookworm";
 
 /// Where the release comes from if apt names no mirror of it.
 const MIRROR: &str = "http://deb.debian.org/debian/";
 
-/// What runs inside a root to install the packages given as arguments: quietly, without recommended packages, and
-/// without starting what they contain. It reports the packages that the release does not have on lines with `missing`.
+/// What runs inside a root to install the packages given as arguments: quietly, without recommended
+/// packages, and without starting what they contain. It reports the packages that the release does
+/// not have on lines with `missing`.
 const INSTALL: &str = r#"export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d
 mkdir -p /usr/share/man/man1
@@ -63,8 +67,9 @@ pub fn minimal(cache: &Path, stages: &Stages) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes `folder` a copy of the minimal system with `packages`. A root that has more of them than needed is kept; one
-/// that lacks some is made again with what it had and what is needed, so that plans do not undo each other's set-up.
+/// Makes `folder` a copy of the minimal system with `packages`. A root that has more of them than
+/// needed is kept; one that lacks some is made again with what it had and what is needed, so that
+/// plans do not undo each other's set-up.
 pub fn root(
     name: &str,
     folder: &Path,
@@ -121,7 +126,8 @@ pub fn mirror() -> anyhow::Result<String> {
 fn choose_mirror(targets: &str) -> String {
     let mut pairs = targets.lines().filter_map(|line| line.split_once(' '));
     let found = pairs.find(|(_, codename)| *codename == RELEASE);
-    // On a machine of another release: its mirror has the other releases too, unless it is a special archive.
+    // On a machine of another release: its mirror has the other releases too, unless it is a
+    // special archive.
     let other = || targets.lines().filter_map(|line| line.split_once(' ')).find(|(uri, _)| uri.ends_with("/debian/"));
     found.or_else(other).map_or_else(|| MIRROR.to_string(), |(uri, _)| uri.to_string())
 }

@@ -10,7 +10,8 @@ use super::kernel::Kernel;
 use super::stage::{Fingerprint, finish, unfinished};
 use crate::process::{find_program, tool};
 
-/// Sizes are multiples of this: what the kernel's memory hot-plug, which nvdimm uses, takes as a section.
+/// Sizes are multiples of this: what the kernel's memory hot-plug, which nvdimm uses, takes as a
+/// section.
 const ALIGNMENT_BYTES: u64 = 128 << 20;
 
 /// Text of the guest's first program.
@@ -27,7 +28,8 @@ pub fn make(folder: &Path, image: &Path, spare_bytes: u64) -> anyhow::Result<()>
     let new = unfinished(image)?;
     let program = find_program("mke2fs").context("mke2fs is missing; apt-get install e2fsprogs")?;
     let mut command = Command::new(program);
-    // No journal: nothing survives the guest. Fixed identity: equal content gives an equal file system.
+    // No journal: nothing survives the guest. Fixed identity: equal content gives an equal file
+    // system.
     command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d"]).arg(folder);
     command.args([
         "-U",

@@ -88,7 +88,8 @@ fn make(tree: &Tree, form: Form, new: &Path, makers: &Makers) -> anyhow::Result<
     Ok(())
 }
 
-/// Makes the store `fresh` of a server that has learned nothing: every image of Runnel in `images`, as hard links.
+/// Makes the store `fresh` of a server that has learned nothing: every image of Runnel in `images`,
+/// as hard links.
 pub fn fresh_store(images: &Path, folder: &Path) -> anyhow::Result<()> {
     let new = unfinished(folder)?;
     fs::create_dir_all(&new)?;

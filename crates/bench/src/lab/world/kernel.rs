@@ -1,4 +1,5 @@
-//! The guest's kernel: Debian's own package, with the modules that the lab needs and the initial file system.
+//! The guest's kernel: Debian's own package, with the modules that the lab needs and the initial
+//! file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use super::debian;
 use super::stage::{Stages, finish, unfinished};
 use crate::process::{find_program, tool};
 
-/// What the guest may load, with what these depend on. Names that the kernel has built in, or lacks, are passed over.
+/// What the guest may load, with what these depend on. Names that the kernel has built in, or
+/// lacks, are passed over.
 const MODULES: [&str; 19] = [
     "nfsv4",
     "nfs",
@@ -64,7 +66,8 @@ pub struct Kernel {
 /// Downloads and prepares the kernel in `CACHE/kernel`, unless it is there.
 pub fn prepare(cache: &Path, stages: &Stages) -> anyhow::Result<Kernel> {
     let folder = cache.join("kernel");
-    // The kernel that was used first stays until the cache is removed: a new one would change results.
+    // The kernel that was used first stays until the cache is removed: a new one would change
+    // results.
     let kept = stages.inputs("kernel").and_then(|text| text.split_whitespace().next().map(str::to_string));
     let package = match kept {
         Some(package) if folder.exists() => package,
@@ -91,7 +94,8 @@ pub fn prepare(cache: &Path, stages: &Stages) -> anyhow::Result<Kernel> {
     })
 }
 
-/// The files of `module` and of what it depends on, in the order of loading; none if it is built in.
+/// The files of `module` and of what it depends on, in the order of loading; none if it is built
+/// in.
 fn files_of(module: &str, base: &Path, release: &str) -> Vec<PathBuf> {
     let Some(modprobe) = find_program("modprobe") else { return Vec::new() };
     let mut command = Command::new(modprobe);

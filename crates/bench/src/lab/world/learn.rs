@@ -1,8 +1,9 @@
-//! What a server knows after another device used it: programs are started on the host from a mount over loopback.
+//! What a server knows after another device used it: programs are started on the host from a mount
+//! over loopback.
 //!
-//! First each program alone with a server that knows nothing: what that server writes down is the page list of the
-//! program, its pages in the order of their first touch. Then all programs, several times, with one server whose store
-//! becomes `learned`.
+//! First each program alone with a server that knows nothing: what that server writes down is the
+//! page list of the program, its pages in the order of their first touch. Then all programs,
+//! several times, with one server whose store becomes `learned`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -24,23 +25,26 @@ use super::stage::{finish, remove, unfinished};
 use crate::process::{Service, find_program, ready_text, timed, tool, try_tool, with_own_mounts};
 use crate::site::MountPoint;
 
-/// Starts from which the server learns: it takes the second as an exact one, and makes bundles of what did not change.
+/// Starts from which the server learns: it takes the second as an exact one, and makes bundles of
+/// what did not change.
 const STARTS: usize = 3;
 
 /// How long servers and mounts may take to be ready or to end, and programs to run.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a server may take to write down what it learned from starts, and to compress it: low-priority work.
+/// How long a server may take to write down what it learned from starts, and to compress it:
+/// low-priority work.
 const LEARNED_DEADLINE: Duration = Duration::from_secs(180);
 
-/// What was learned is complete when nothing was written for so long: the server closes an action after three seconds and
-/// looks every second.
+/// What was learned is complete when nothing was written for so long: the server closes an action
+/// after three seconds and looks every second.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// Changes when programs are learned in another way.
 pub const VERSION: u32 = 3;
 
-/// How a program is started in its mounted tree: as in the guest, with the devices of the machine and an empty /tmp.
+/// How a program is started in its mounted tree: as in the guest, with the devices of the machine
+/// and an empty /tmp.
 const ENTER: &str = r#"set -e
 root=$0 chroot=$1; shift
 mount --rbind /dev "$root/dev"
@@ -96,7 +100,8 @@ impl Learner {
             server.wait_learned()?;
         }
         server.stop()?;
-        // The last runs may have changed actions when the server stopped: their bundles belong to the store too.
+        // The last runs may have changed actions when the server stopped: their bundles belong to
+        // the store too.
         let mut server = self.serve(folder.to_path_buf(), &["--frozen"])?;
         let trees: BTreeSet<&str> = programs.iter().map(|program| program.tree).collect();
         for tree in trees {
@@ -123,7 +128,8 @@ impl Server<'_> {
     fn start(&self, program: &Program) -> anyhow::Result<()> {
         self.with_mount(program.tree, |root| {
             let chroot = find_program("chroot").context("chroot is missing; apt-get install coreutils")?;
-            // On one core, which is what the guest has: a Java machine chooses its garbage collector by their number.
+            // On one core, which is what the guest has: a Java machine chooses its garbage
+            // collector by their number.
             let mut command = Command::new("taskset");
             command.args(["--cpu-list", &first_core()?.to_string(), "sh", "-c", ENTER]).arg(root).arg(chroot);
             command.args(program.command);
@@ -244,8 +250,9 @@ fn main_inode(root: &Path, program: &Program) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.ino())
 }
 
-/// The lines of a page list. An action is what one process touched: first comes that of the program itself, then those of
-/// the processes it started, as they ended, which is the order in which actions are numbered.
+/// The lines of a page list. An action is what one process touched: first comes that of the program
+/// itself, then those of the processes it started, as they ended, which is the order in which
+/// actions are numbered.
 fn page_lines(sets: &[ActionSet], paths: &HashMap<u64, PathBuf>, main: Option<u64>) -> anyhow::Result<String> {
     let mut actions: Vec<_> = sets.iter().flat_map(ActionSet::iter).collect();
     actions.sort_by_key(|action| Some(u64::from(action.first_page().inode.0)) != main);

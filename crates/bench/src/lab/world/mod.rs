@@ -1,4 +1,5 @@
-//! The world of the lab: everything that a guest needs, made from Debian packages and kept in a cache folder.
+//! The world of the lab: everything that a guest needs, made from Debian packages and kept in a
+//! cache folder.
 //!
 //! ```text
 //! CACHE/stamps/        what each stage was made from
@@ -8,7 +9,8 @@
 //! CACHE/guest.img, content.img   the disks of the guest
 //! ```
 //!
-//! [`prepare`] makes what [`needs::Needs`] says and no more. A cache that holds more, from other plans, is used as it is.
+//! [`prepare`] makes what [`needs::Needs`] says and no more. A cache that holds more, from other
+//! plans, is used as it is.
 
 pub mod binary;
 pub mod data;
@@ -228,7 +230,8 @@ fn learned(
     Ok(inputs)
 }
 
-/// Removes images that another binary packed: the plan does not need them, else they were packed anew.
+/// Removes images that another binary packed: the plan does not need them, else they were packed
+/// anew.
 fn remove_outdated(images: &Path, makers: &image::Makers, stages: &Stages) -> anyhow::Result<()> {
     let current = format!("runnel {}", makers.runnel_fingerprint);
     for path in image::list(images)? {

@@ -1,4 +1,5 @@
-//! The trees of the programs: folders that hold the files of some Debian packages, of all they depend on, and of the lab.
+//! The trees of the programs: folders that hold the files of some Debian packages, of all they
+//! depend on, and of the lab.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +30,8 @@ pub struct Tree {
     pub fingerprint: Fingerprint,
 }
 
-/// Makes the trees `names` in `folder` from the Debian system `base`, which lies on the same file system.
+/// Makes the trees `names` in `folder` from the Debian system `base`, which lies on the same file
+/// system.
 pub fn prepare(
     names: &BTreeSet<&'static str>,
     base: &Root,
@@ -55,7 +57,8 @@ pub fn prepare(
             source.create(&new)?;
             source.copy(&database.files(&closure)?, &new)?;
             if *name == "java" {
-                // Generated when the package is installed: the class archive, without which a start takes twice as long.
+                // Generated when the package is installed: the class archive, without which a start
+                // takes twice as long.
                 source.copy_folder(Path::new("/usr/lib/jvm/java-17-openjdk-amd64/lib/server"), &new)?;
                 ensure!(
                     new.join("usr/lib/jvm/java-17-openjdk-amd64/lib/server/classes.jsa").exists(),

@@ -1,5 +1,5 @@
-//! The whole file over plain TCP before anything else: one HTTP request in the clear, answered by the web server of the
-//! lab, written to a file system in memory.
+//! The whole file over plain TCP before anything else: one HTTP request in the clear, answered by
+//! the web server of the lab, written to a file system in memory.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};

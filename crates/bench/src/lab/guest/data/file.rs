@@ -1,4 +1,5 @@
-//! What workloads see of a file, whoever delivers it: a mount, a folder of the device, or a library without a mount.
+//! What workloads see of a file, whoever delivers it: a mount, a folder of the device, or a library
+//! without a mount.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,8 @@
-//! Files of a volume without a mount: through [`stream::RemoteVolume`], as a program that is linked with our library uses it.
+//! Files of a volume without a mount: through [`stream::RemoteVolume`], as a program that is linked
+//! with our library uses it.
 //!
-//! The volume is opened when its folder is made, before any clock starts, as other systems are mounted before.
+//! The volume is opened when its folder is made, before any clock starts, as other systems are
+//! mounted before.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,8 +1,9 @@
 //! Runnel's volumes: through its library, through a mount, or together with the image of a program.
 //!
-//! Before anything is measured the server learns from the same work done by another device over an open link (one whose
-//! pages take seconds each would not look like a program at work), for a search from searches for other keys; then it is
-//! started again, so that the measured devices find what it wrote down.
+//! Before anything is measured the server learns from the same work done by another device over an
+//! open link (one whose pages take seconds each would not look like a program at work), for a
+//! search from searches for other keys; then it is started again, so that the measured devices find
+//! what it wrote down.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Who delivers data files: the systems of the lab that mount a folder, a whole download, and our volumes.
+//! Who delivers data files: the systems of the lab that mount a folder, a whole download, and our
+//! volumes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +16,8 @@ use crate::lab::data::case::{Case, PROGRAM_FILE, SCENES_FILE, Work};
 use crate::lab::link::Link;
 use crate::lab::plan::Row;
 
-/// Someone who delivers data files. The driver calls `serve` once, then for each run `mount`, `fetch`, the work and
-/// `unmount`, and `stop` at the end.
+/// Someone who delivers data files. The driver calls `serve` once, then for each run `mount`,
+/// `fetch`, the work and `unmount`, and `stop` at the end.
 pub trait DataSystem {
     /// Starts the server for the case, and lets it learn if it does.
     fn serve(&mut self) -> anyhow::Result<()>;

@@ -102,7 +102,8 @@ impl Reader {
         Reader { file, buffer, places: Vec::new(), fingerprint: Fingerprint::EMPTY, first: Vec::new() }
     }
 
-    /// Reads `count` bytes from byte `at`, fewer at the end of the file. At most [`SEQUENTIAL_BYTES`].
+    /// Reads `count` bytes from byte `at`, fewer at the end of the file. At most
+    /// [`SEQUENTIAL_BYTES`].
     fn read(&mut self, at: u64, count: usize) -> anyhow::Result<&[u8]> {
         let mut filled = 0;
         while filled < count {
@@ -159,7 +160,8 @@ fn search(reader: &mut Reader, key: &[u8]) -> anyhow::Result<()> {
     anyhow::bail!("the key was not found")
 }
 
-/// The text of which files are made, if they are: from a local disk of the device, before the clock starts.
+/// The text of which files are made, if they are: from a local disk of the device, before the clock
+/// starts.
 pub fn text(filling: Filling) -> anyhow::Result<Option<Vec<u8>>> {
     if filling == Filling::Random {
         return Ok(None);
@@ -200,8 +202,8 @@ fn different_bytes(mut places: Vec<(u64, u64)>) -> u64 {
     sum
 }
 
-/// Computes for a set processor time: a loop of a known number of rounds, so that time in which something else runs does
-/// not count.
+/// Computes for a set processor time: a loop of a known number of rounds, so that time in which
+/// something else runs does not count.
 struct Burner {
     rounds: u64,
     state: u64,
@@ -220,7 +222,8 @@ impl Burner {
         let before = thread_seconds();
         let mut state = self.state;
         for _ in 0..self.rounds {
-            // Several steps without a branch: what emulates the processor leaves its translated code at every branch.
+            // Several steps without a branch: what emulates the processor leaves its translated
+            // code at every branch.
             for _ in 0..16 {
                 state = state.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ 0x5150;
             }

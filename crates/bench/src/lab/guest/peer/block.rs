@@ -1,9 +1,9 @@
-//! A compressed image over the network block device: `nbdkit file` serves it, the kernel's client reads it, the kernel
-//! mounts it. squashfs (zstd) and EROFS (LZ4 HC). Readahead, page cache and decompression are the kernel's; this is the
-//! combination to beat on slow links.
+//! A compressed image over the network block device: `nbdkit file` serves it, the kernel's client
+//! reads it, the kernel mounts it. squashfs (zstd) and EROFS (LZ4 HC). Readahead, page cache and
+//! decompression are the kernel's; this is the combination to beat on slow links.
 //!
-//! Everything is as a user gets it: one connection, sectors of 512 bytes as nbdkit offers them, the block layer's own
-//! readahead and no limit of time.
+//! Everything is as a user gets it: one connection, sectors of 512 bytes as nbdkit offers them, the
+//! block layer's own readahead and no limit of time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,8 @@ impl Block {
             return Ok(());
         }
         tool(Command::new("nbd-client").arg("-d").arg(device()))?;
-        // The kernel takes the connection down in the background. This file exists while there is one.
+        // The kernel takes the connection down in the background. This file exists while there is
+        // one.
         let connection = Path::new("/sys/block").join(DEVICE).join("pid");
         let end = Instant::now() + DEADLINE;
         while connection.exists() {
@@ -137,8 +138,8 @@ impl System for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Only after a failed row: a device that stays connected would fail the next one too. What somebody else mounted
-        // there is left alone: plans are checked on the host.
+        // Only after a failed row: a device that stays connected would fail the next one too. What
+        // somebody else mounted there is left alone: plans are checked on the host.
         if self.connected {
             let _ = unmount_if_mounted(APP).and_then(|()| self.disconnect());
         }

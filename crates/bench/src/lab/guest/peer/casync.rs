@@ -1,6 +1,6 @@
-//! casync: an index and a store of compressed chunks on a web server, mounted by `casync mount` with its defaults. It
-//! fetches the index when it mounts, and chunks through its helper `casync-http` when the archive is read; its own cache
-//! of them is a fresh folder in memory.
+//! casync: an index and a store of compressed chunks on a web server, mounted by `casync mount`
+//! with its defaults. It fetches the index when it mounts, and chunks through its helper
+//! `casync-http` when the archive is read; its own cache of them is a fresh folder in memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

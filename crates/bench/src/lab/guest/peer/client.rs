@@ -1,8 +1,8 @@
-//! What the systems that mount over FUSE have in common: a server in the server's name space, and a client in the
-//! foreground that ends when its mount is taken away.
+//! What the systems that mount over FUSE have in common: a server in the server's name space, and a
+//! client in the foreground that ends when its mount is taken away.
 //!
-//! Every mount gets a fresh folder in memory for whatever the client keeps (cache, socket, log), so that a cold start
-//! finds nothing of the one before.
+//! Every mount gets a fresh folder in memory for whatever the client keeps (cache, socket, log), so
+//! that a cold start finds nothing of the one before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ pub trait Mounter {
     /// Starts its server for `tree`; `folder` is the server's own.
     fn serve(&self, tree: &str, folder: &Path) -> anyhow::Result<Box<dyn Server>>;
 
-    /// The client's command: mounts `tree` on [`APP`] and stays in the foreground. `folder` is empty and in memory.
+    /// The client's command: mounts `tree` on [`APP`] and stays in the foreground. `folder` is
+    /// empty and in memory.
     fn command(&self, tree: &str, folder: &Path) -> anyhow::Result<Command>;
 
     /// What the server reads for `program`.

@@ -1,5 +1,6 @@
-//! A web server for one folder over TCP: files with byte ranges, index pages, kept-alive connections. What a static host
-//! is to clients that mount the web; Nydus and casync fetch from it too.
+//! A web server for one folder over TCP: files with byte ranges, index pages, kept-alive
+//! connections. What a static host is to clients that mount the web; Nydus and casync fetch from it
+//! too.
 //!
 //! Paths resolve as in a root of their own, so that the links of a tree (`bin -> usr/bin`,
 //! `/etc/alternatives`) lead where they lead for programs inside it, never out of the folder. Links
@@ -29,8 +30,8 @@ const HEAD_BYTES: usize = 1024;
 /// Width of the number in the file of counted requests: it is overwritten in place.
 const COUNT_WIDTH: usize = 12;
 
-/// Serves the files of `folder` on `listen` until the process ends. `count` is written with `0` once connections are
-/// accepted, then with the number of requests answered.
+/// Serves the files of `folder` on `listen` until the process ends. `count` is written with `0`
+/// once connections are accepted, then with the number of requests answered.
 pub fn serve(folder: &Path, listen: SocketAddr, count: &Path) -> anyhow::Result<()> {
     let site = Arc::new(Site::open(folder, count)?);
     let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -61,7 +62,8 @@ impl Site {
         self.count.write_all_at(format!("{requests:>COUNT_WIDTH$}\n").as_bytes(), 0)
     }
 
-    /// Counts and writes under one lock: else a connection could put an older number over a newer one.
+    /// Counts and writes under one lock: else a connection could put an older number over a newer
+    /// one.
     fn count_request(&self) -> io::Result<()> {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *requests += 1;
@@ -110,7 +112,8 @@ impl Site {
         }
     }
 
-    /// Files and folders of the folder at `path`, sorted; what a link points to counts, other kinds are left out.
+    /// Files and folders of the folder at `path`, sorted; what a link points to counts, other kinds
+    /// are left out.
     fn entries(&self, path: &[u8]) -> io::Result<Vec<Entry>> {
         let folder = open_in(self.root.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();

@@ -1,7 +1,8 @@
-//! Pages and headers of the web server: index pages as common web servers write them, percent-encoding, dates.
+//! Pages and headers of the web server: index pages as common web servers write them,
+//! percent-encoding, dates.
 //!
-//! An index page is a list of links, one for each file or folder (with a slash at its end). Clients such as httpdirfs
-//! and rclone read the names from the links and ask for everything else by HEAD.
+//! An index page is a list of links, one for each file or folder (with a slash at its end). Clients
+//! such as httpdirfs and rclone read the names from the links and ask for everything else by HEAD.
 
 use std::fmt::Write;
 
@@ -37,8 +38,9 @@ pub fn page(path: &str, entries: &[Entry]) -> String {
     text
 }
 
-/// Percent-encodes a name. Its first character is encoded unless it is a letter or digit: older versions of httpdirfs
-/// ignore links that begin with anything else but `%`, such as `_collections_abc.py`.
+/// Percent-encodes a name. Its first character is encoded unless it is a letter or digit: older
+/// versions of httpdirfs ignore links that begin with anything else but `%`, such as
+/// `_collections_abc.py`.
 fn encode(name: &[u8]) -> String {
     let mut text = String::new();
     for (index, byte) in name.iter().enumerate() {

@@ -1,9 +1,10 @@
 //! Other systems in the lab, each used as its own manual says, with its defaults where it has any.
 //!
-//! [`block`] is a compressed file system of the kernel over its network block device. The others are programs that mount
-//! over FUSE ([`client`]): [`nydus`] and [`casync`] fetch from the web server of the lab ([`http`]) what they made of the
-//! tree, [`web_folder`] mounts the tree on that server as it is, [`sshfs`] over SSH. [`super::system::make`] calls
-//! [`make`]. A row whose programs are missing fails and says which package has them.
+//! [`block`] is a compressed file system of the kernel over its network block device. The others
+//! are programs that mount over FUSE ([`client`]): [`nydus`] and [`casync`] fetch from the web
+//! server of the lab ([`http`]) what they made of the tree, [`web_folder`] mounts the tree on that
+//! server as it is, [`sshfs`] over SSH. [`super::system::make`] calls [`make`]. A row whose
+//! programs are missing fails and says which package has them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
-//! Nydus 2.2 over HTTP: an image made by `nydus-image` (RAFS v6, zstd, its own chunk size), mounted by `nydusd fuse` with
-//! the `http-proxy` back end and an empty cache of blobs in memory. Its metadata ("bootstrap") is a local file of the
-//! device, as in its own setups, so that mounting costs no traffic.
+//! Nydus 2.2 over HTTP: an image made by `nydus-image` (RAFS v6, zstd, its own chunk size), mounted
+//! by `nydusd fuse` with the `http-proxy` back end and an empty cache of blobs in memory. Its
+//! metadata ("bootstrap") is a local file of the device, as in its own setups, so that mounting
+//! costs no traffic.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! sshfs with its defaults, read-only or for writing, over OpenSSH with keys made for the row. The programs inside the tree resolve its
-//! links, so that sshfs must hand them out as they are.
+//! sshfs with its defaults, read-only or for writing, over OpenSSH with keys made for the row. The
+//! programs inside the tree resolve its links, so that sshfs must hand them out as they are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,8 +21,8 @@ const READY_DEADLINE: Duration = Duration::from_secs(20);
 /// Folder that sshd wants for the separation of its rights.
 const SSHD_FOLDER: &str = "/run/sshd";
 
-/// Since 2026 sshfs refuses absolute links and those with `..` unless it is given this option, which older ones lack. A
-/// tree of Debian is full of both.
+/// Since 2026 sshfs refuses absolute links and those with `..` unless it is given this option,
+/// which older ones lack. A tree of Debian is full of both.
 const LINKS_OPTION: &str = "no_contain_symlinks";
 
 /// The system.

@@ -1,8 +1,8 @@
-//! The tree itself on a web server, mounted by clients that read its index pages: httpdirfs and rclone, with their
-//! defaults (no cache of files on the device; rclone's `--vfs-cache-mode off`).
+//! The tree itself on a web server, mounted by clients that read its index pages: httpdirfs and
+//! rclone, with their defaults (no cache of files on the device; rclone's `--vfs-cache-mode off`).
 //!
-//! HTTP carries neither modes nor links. The server shows what links point to, and both clients are told to give every
-//! file the mode 0755, since nothing could be executed otherwise.
+//! HTTP carries neither modes nor links. The server shows what links point to, and both clients are
+//! told to give every file the mode 0755, since nothing could be executed otherwise.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +29,8 @@ impl Mounter for Httpdirfs {
 
     fn command(&self, _tree: &str, folder: &Path) -> anyhow::Result<Command> {
         let mut command = Command::new(program("httpdirfs", "the package httpdirfs")?);
-        // `umask` is an option of the FUSE library: the mode of everything is 0777 without these bits.
+        // `umask` is an option of the FUSE library: the mode of everything is 0777 without these
+        // bits.
         command.args(["-f", "-o", "ro,umask=022"]).arg(address("")).arg(APP).env("HOME", folder);
         Ok(command)
     }

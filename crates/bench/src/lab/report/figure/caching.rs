@@ -1,4 +1,5 @@
-//! Figures 7a and 7c: what connections and page pool gain on the device, and what caching gains at the server.
+//! Figures 7a and 7c: what connections and page pool gain on the device, and what caching gains at
+//! the server.
 
 use super::{Figure, heading};
 use crate::lab::report::html::Table;

@@ -14,7 +14,8 @@ const LINK: &str = "wifi";
 /// What the paper shows in these two figures is not known to us beyond their kind.
 const PAPER: &str = "CDFs on WiFi. The axes and the numbers of the paper's own figure are not known to us.";
 
-/// Latency above which a page counts as waited for: well above a fault, well below a round trip of WiFi.
+/// Latency above which a page counts as waited for: well above a fault, well below a round trip of
+/// WiFi.
 const WAITED_SECONDS: f64 = 0.0005;
 
 /// Figure 9.

@@ -1,8 +1,8 @@
 //! Figure 12: energy of a start on the device, through a stated model.
 //!
-//! `energy = CPU_ACTIVE_WATTS x CPU seconds + RADIO_ON_WATTS x seconds the radio is on`. A radio stays on for a while
-//! after a packet; 200 ms is what counts, 60 ms is shown beside it. Idle power is left out: it would favour the
-//! faster system.
+//! `energy = CPU_ACTIVE_WATTS x CPU seconds + RADIO_ON_WATTS x seconds the radio is on`. A radio
+//! stays on for a while after a packet; 200 ms is what counts, 60 ms is shown beside it. Idle power
+//! is left out: it would favour the faster system.
 
 use super::{Figure, heading, network_links, sentences};
 use crate::lab::report::html::Table;
@@ -13,11 +13,12 @@ use crate::lab::report::plot::scale::Unit;
 use crate::lab::report::plot::{Key, neutral_tone};
 use crate::lab::report::text;
 
-/// One busy core above an idle one, watts: what boards with cores like the guest's (Cortex-A53 class) draw more under
-/// load on one core, to one digit.
+/// One busy core above an idle one, watts: what boards with cores like the guest's (Cortex-A53
+/// class) draw more under load on one core, to one digit.
 const CPU_ACTIVE_WATTS: f64 = 1.0;
 
-/// The radio awake above the radio asleep, watts: WiFi stations draw 0.7 to 1 W receiving or listening.
+/// The radio awake above the radio asleep, watts: WiFi stations draw 0.7 to 1 W receiving or
+/// listening.
 const RADIO_ON_WATTS: f64 = 0.8;
 
 /// A byte costs nothing beyond the time the radio is on for it.
@@ -55,7 +56,8 @@ impl Energy {
     }
 }
 
-/// CPU seconds of the device: as measured, else of the guest without the server, else of the program.
+/// CPU seconds of the device: as measured, else of the guest without the server, else of the
+/// program.
 fn cpu_seconds(measured: &Measured, link: &str, system: &str, program: &str) -> Option<f64> {
     let value = |name: &str| measured.value("energy", link, system, program, name);
     let without_server = || Some(value("busy")? - value("server_busy")?);

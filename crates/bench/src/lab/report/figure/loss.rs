@@ -49,7 +49,8 @@ pub fn figure(measured: &Measured) -> Figure {
 }
 
 fn of_program(measured: &Measured, links: &[&str], program: &str) -> String {
-    // Systems that have a row on at least one link with loss: the others would only be a point at zero.
+    // Systems that have a row on at least one link with loss: the others would only be a point at
+    // zero.
     let mut systems: Vec<&str> = Vec::new();
     for link in links.iter().filter(|link| loss(link) > 0.0) {
         for system in measured.systems("start", link) {

@@ -1,7 +1,9 @@
-//! Tables and figures of the report, a file for each kind. Those of the SYSFLOW paper keep its numbers.
+//! Tables and figures of the report, a file for each kind. Those of the SYSFLOW paper keep its
+//! numbers.
 //!
-//! A figure says what the paper reports as far as it is known to us, what was measured here, and what is physically
-//! possible. Only the paper's numbers in these texts are known; its drawings and axes are not.
+//! A figure says what the paper reports as far as it is known to us, what was measured here, and
+//! what is physically possible. Only the paper's numbers in these texts are known; its drawings and
+//! axes are not.
 
 pub mod breakdown;
 pub mod caching;

@@ -56,7 +56,8 @@ pub fn figure(measured: &Measured) -> Figure {
     }
 }
 
-/// Position of each touched page, in order of first touch: as the guest sent it, else from the page list.
+/// Position of each touched page, in order of first touch: as the guest sent it, else from the page
+/// list.
 fn order(measured: &Measured, program: &str) -> Option<Vec<f64>> {
     for link in measured.links("touch") {
         for system in measured.systems("touch", link) {
