@@ -8,6 +8,9 @@
 //! tables of `report`. Times are seconds, sizes bytes. The command line fills in
 //! [`options::Options`] or [`demo::Options`] and calls `run`.
 
+// The errors of a program are texts for its user, not types that a caller tells apart.
+#![allow(clippy::missing_errors_doc)]
+
 pub mod demo;
 pub mod history;
 pub mod hostile;

@@ -28,7 +28,7 @@ impl BackOff {
         self.longest = BACK_OFF_MIN;
     }
 
-    /// The next wait: between half of the longest and all of it. The longest doubles with each wait.
+    /// The next wait: between half of the longest and all of it. The longest doubles each time.
     pub fn wait(&mut self) -> Duration {
         let micros = self.longest.as_micros() as u64;
         self.longest = (self.longest * 2).min(BACK_OFF_MAX);

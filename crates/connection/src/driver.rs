@@ -1,8 +1,8 @@
 //! A thread that keeps one connection alive.
 //!
 //! The thread connects, runs the commands of other threads, moves bytes, and hands events to a
-//! [`Handler`]. When the connection is lost it tells the handler why and connects again, after waits
-//! that grow ([`BackOff`]).
+//! [`Handler`]. When the connection is lost it tells the handler why and connects again, after
+//! waits that grow ([`BackOff`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

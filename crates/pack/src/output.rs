@@ -19,12 +19,21 @@ use crate::PackError;
 /// Takes the bytes of an image.
 pub trait Output {
     /// Appends to what was written so far.
+    ///
+    /// # Errors
+    /// The system refuses the write, such as for lack of room.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Writes over the first bytes.
+    ///
+    /// # Errors
+    /// As [`Output::append`].
     fn write_start(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes everything durable and visible. An output dropped without this leaves nothing behind.
+    ///
+    /// # Errors
+    /// The file cannot be synced or given its name.
     fn commit(&mut self) -> io::Result<()>;
 
     /// What to call it in messages.
@@ -158,14 +167,23 @@ fn prefix(name: &OsStr) -> OsString {
 }
 
 impl Output for FileOutput {
+    ///
+    /// # Errors
+    /// The system refuses the write, such as for lack of room.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file()?.write_all(bytes)
     }
 
+    ///
+    /// # Errors
+    /// As [`Output::append`].
     fn write_start(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file()?.write_all_at(bytes, 0)
     }
 
+    ///
+    /// # Errors
+    /// The file cannot be synced or given its name.
     fn commit(&mut self) -> io::Result<()> {
         self.file()?.sync_all()?;
         if let Some(file) = self.file.take() {

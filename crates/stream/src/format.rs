@@ -1,5 +1,5 @@
-//! Constants and layouts of the files that a volume keeps on a device; nothing else. Documented in docs/formats/outbox.md, which
-//! stores the hash of this file. All numbers are little-endian.
+//! Constants and layouts of the files that a volume keeps on a device; nothing else. Documented in
+//! docs/formats/outbox.md, which stores the hash of this file. All numbers are little-endian.
 
 /// First bytes of the file `device` of an outbox.
 pub const DEVICE_MAGIC: [u8; 8] = *b"RNLDEV02";
@@ -15,7 +15,8 @@ pub const DEVICE_BYTES: usize = 96;
 /// First bytes of a transaction in an outbox.
 pub const TRANSACTION_MAGIC: [u8; 8] = *b"RNLTXN01";
 
-/// Before the changes of a transaction: magic, volume (16), time (8), base kind (1), base (16), number of changes (4).
+/// Before the changes of a transaction: magic, volume (16), time (8), base kind (1), base (16),
+/// number of changes (4).
 pub const TRANSACTION_HEADER_BYTES: usize = 53;
 
 /// Behind the changes: hash of all before.
@@ -60,9 +61,10 @@ pub const OWNER_STAYS: u32 = u32::MAX;
 /// First bytes of the file of a disk cache.
 pub const CACHE_MAGIC: [u8; 8] = *b"RNLBLK01";
 
-/// Before the slots: magic, volume (16), bytes of a block (4), number of slots (4), hash of all before (16), zeros.
+/// Before the slots: magic, volume (16), bytes of a block (4), number of slots (4), hash of all
+/// before (16), zeros.
 pub const CACHE_HEADER_BYTES: usize = 64;
 
-/// Before the block of a slot: file (8), version (8), index (4), length (4), zeros (8), hash of all before and the block (16), hash of the first 32
-/// bytes (16).
+/// Before the block of a slot: file (8), version (8), index (4), length (4), zeros (8), hash of all
+/// before and the block (16), hash of the first 32 bytes (16).
 pub const SLOT_HEADER_BYTES: usize = 64;

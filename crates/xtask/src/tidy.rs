@@ -196,7 +196,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
 
 fn file_rules(name: &str, text: &str, impls: &mut Impls, found: &mut Vec<String>) {
     let crate_name = name.split('/').nth(1).unwrap_or_default();
-    comments::check(crate_name, name, text, found);
+    comments::check(name, text, found);
     sizes::check(crate_name, name, text, impls, found);
     let is_test = name.contains("/tests") || name.ends_with("tests.rs");
     if !is_test && !text.trim_start().starts_with("//!") {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::kernel::{Asked, Calls, Codec, Frozen, Job, KernelError, Layout, Policy};
+use ::kernel::{Asked, Calls, Codec, Frozen, Job, JobReport, KernelError, Layout, Policy};
 use anyhow::Context;
 use clap::ValueEnum;
 use specialise::Passes;
@@ -328,6 +328,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (report, linked) = job.run(&mut say)?;
     let path = job.output.join("report.html");
     std::fs::write(&path, page::page(&report)).with_context(|| path.display().to_string())?;
+    show(&report)?;
+    tell!("{} and {} are written", linked.bzimage.display(), path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the sizes, and what did not go as asked.
+fn show(report: &JobReport) -> anyhow::Result<()> {
     for line in &report.config_unmet {
         tell!("note: the kernel did not take {line}");
     }
@@ -348,8 +355,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             tell!("note: {} functions of the coverage are not in this kernel", frozen.unknown);
         }
     }
-    tell!("{} and {} are written", linked.bzimage.display(), path.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -66,7 +66,8 @@ impl EnterPlan {
     }
 
     /// Reads
-    /// `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--seccomp FILE] [--user-namespace] [--end-with-parent] -- COMMAND [arguments]`.
+    /// `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--seccomp FILE]
+    /// [--user-namespace] [--end-with-parent] -- COMMAND [arguments]`.
     /// A bind is split at its last colon, a variable at its first equals sign.
     ///
     /// # Errors

@@ -249,6 +249,7 @@ fn run(seed: u64, steps: u64) -> Result<Reached, String> {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     let (app, noise) = (image(4), noise(40));
     let world = World::new(&app, &noise);

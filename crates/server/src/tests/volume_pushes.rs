@@ -346,6 +346,7 @@ fn a_device_caps_what_is_sent_to_it() {
 /// Whatever a device does in whatever order, what is pushed are right bytes of files that were
 /// open.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn sim_any_order_of_wishes_is_survived() {
     let folder = TempDir::new().unwrap();
     let contents = [noise(1, 64 * 4096), noise(2, 90 * 4096 + 7), noise(3, 40 * 4096 + 1)];

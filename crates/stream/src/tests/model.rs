@@ -100,6 +100,7 @@ impl Model {
         self.may.insert(name, vec![state]);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one story, told in its order")]
     fn step(&mut self) {
         let at = self.at;
         match self.rng.below(34) {

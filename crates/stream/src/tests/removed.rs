@@ -377,6 +377,7 @@ fn regress_what_follows_a_renumbered_transaction_is_sent_after_a_restart() {
 /// Whatever the server refuses meanwhile, no call waits for ever, what a sync acknowledged is
 /// there, and what is lost was told by a close.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn sim_refusals_hang_nobody_and_lose_nothing_in_silence() {
     const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];
     super::model::seeds(20, |seed| {

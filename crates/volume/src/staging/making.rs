@@ -197,7 +197,7 @@ impl Staging<'_> {
             // It is removed and made anew.
             self.tree.check_writable(path, at.folder)?;
             self.tree.check_removable(path, at.folder, file)?;
-            let target = self.target_of(path, file)?;
+            let target = self.tree.target_of(path, file)?;
             self.tree.record(Record::LinkOwned { file, at, owner, target });
             // It is made anew, and keeps its times.
             self.running.keep_time(file, mtime_ns);
@@ -209,16 +209,5 @@ impl Staging<'_> {
         }
         self.tree.set_owner(file, owner);
         Ok(file)
-    }
-
-    /// Where a symbolic link points.
-    fn target_of(&self, path: &VolumePath, file: FileId) -> Result<Vec<u8>, VolumeError> {
-        let node = &self.tree.node(file);
-        match &node.disk {
-            Some(disk) => {
-                self.tree.disk().read_link(disk).map_err(|error| VolumeError::io("reading", path.as_bytes(), error))
-            }
-            None => Ok(node.target.clone()),
-        }
     }
 }

@@ -378,6 +378,18 @@ impl<'a> Tree<'a> {
         self.records.push(Record::AccessTime { file, atime_ns });
     }
 
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn target_of(&self, path: &VolumePath, file: FileId) -> Result<Vec<u8>, VolumeError> {
+        let node = self.node(file);
+        match &node.disk {
+            Some(disk) => self.disk.read_link(disk).map_err(|error| VolumeError::io("reading", path.as_bytes(), error)),
+            None => Ok(node.target.clone()),
+        }
+    }
+
     /// Says where a symbolic link points that a record makes.
     pub fn set_target(&mut self, file: FileId, target: Vec<u8>) {
         self.node_mut(file).target = target;

@@ -214,6 +214,7 @@ fn connections(sim: &Sim) -> u64 {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn sim_contents_under_locks_are_linearizable() {
     let (over, failed) = (Cell::new(0), Cell::new(0));
     seeds(150, |seed| {
