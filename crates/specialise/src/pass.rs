@@ -1,7 +1,7 @@
 //! The passes, in their order.
 //!
 //! Most passes remove a few references or entries of tables and then walk the graph, which finds
-//! what that frees. A pass is a value. To add one, write a file in this folder with its [`Pass`],
+//! what that frees. A pass is a value. To add one, write a file in `pass/` with its [`Pass`],
 //! and name it in [`PASSES`].
 
 mod blocks;
