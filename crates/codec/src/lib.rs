@@ -9,6 +9,8 @@
 //! Units: bytes. Compression is behind the feature `encode`; a device that only mounts does not
 //! need it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod deflate;
 mod dictionary;
 mod error;

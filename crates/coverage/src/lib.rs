@@ -12,6 +12,8 @@
 //! since addresses and sizes differ between links. A name that several functions of a kernel have
 //! (static ones) stands for all of them.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod blocks;
 mod collector;
 mod counters;

@@ -13,6 +13,8 @@
 //! one), bytes as [`Bytes`]. All input is hostile until parsed. Every count and length has a limit,
 //! and nothing here panics on bytes.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod build_id;
 mod closure;
 #[cfg(feature = "code")]

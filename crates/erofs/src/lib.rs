@@ -22,6 +22,8 @@
 //! also 4 bytes a page of each file and 8 a distinct page. Units: bytes, unless a name says blocks,
 //! slots or pages. Pure.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod attributes;
 mod directory;
 mod error;

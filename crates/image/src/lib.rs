@@ -16,6 +16,8 @@
 //! Units: bytes, unless a name says pages or chunks. The bytes are explained in
 //! docs/formats/image.md.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod block;
 #[cfg(feature = "build")]
 mod builder;

@@ -16,6 +16,8 @@
 //!
 //! Everything is deterministic and pure: time is a parameter.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod action_pages;
 mod action_predictor;
 mod config;

@@ -22,6 +22,8 @@
 //!
 //! Everything is a pure function of its arguments.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod action;
 mod dump;
 mod error;

@@ -5,6 +5,8 @@
 //! Knows nothing of what is reported. `bench` measures and reports with all of it; of the product,
 //! `report` and `specialise` write pages.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod html;
 pub mod plot;
 pub mod results;

@@ -11,6 +11,8 @@
 //! parsed. Something that is not understood stays as it is, with a warning, or the object is
 //! refused. Nothing is removed on a guess.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod abi;
 mod analysis;
 mod arch;

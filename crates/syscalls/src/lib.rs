@@ -9,6 +9,8 @@
 //!
 //! The crate is pure: files come in as bytes or as an `elf::Root`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 #[cfg(feature = "analysis")]
 pub mod analysis;
 

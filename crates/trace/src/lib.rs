@@ -15,6 +15,8 @@
 //! Nothing here opens a file: [`Writer`] makes bytes, [`read`] takes them. Units: moments are
 //! microseconds.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod dump;
 mod error;
 mod event;

@@ -5,6 +5,8 @@
 //! chunks; an *extent* is a run of pages. Ids are newtypes so that an index, a count and a size
 //! cannot be confused.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod acl;
 mod date;
 mod id;

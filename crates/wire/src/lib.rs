@@ -7,6 +7,8 @@
 //!
 //! Images are opaque: handles, block numbers, page numbers and stored bytes are not interpreted.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod client;
 mod code;
 mod coding;

@@ -215,7 +215,7 @@ impl Opener<'_> {
         }
     }
 
-    /// The answer to [`Engine::open_number`].
+    /// The answer to `Reader::open_number`.
     pub fn file_opened(&mut self, key: u64, answer: Result<Reply, Unanswered>) {
         let Some(file) = self.files.get_mut(&key) else {
             if let Ok(Reply::Volume(VolumeReply::FileOpened { file, .. })) = answer {
