@@ -204,6 +204,33 @@ fn what_is_refused_after_a_restart_is_kept_aside() {
     assert_eq!(sim.on_server(b"f"), Some(vec![3; 100]));
 }
 
+/// It was refused before its followers were loaded, which then waited for it for ever.
+#[test]
+fn regress_what_follows_a_missing_transaction_of_the_outbox_is_lost_with_it() {
+    let mut sim = Sim::new(41, Faults::default());
+    let one = device(&mut sim, with_outbox(options()));
+    let file = open(&mut sim, one, "f", WRITE).unwrap();
+    write(&mut sim, one, file, 0, vec![1; 5000]).unwrap();
+    sync(&mut sim, one, file).unwrap();
+    sim.away = true;
+    sim.until(|sim| !sim.devices[one].engine.status().connected);
+    for value in 2..5 {
+        write(&mut sim, one, file, 0, vec![value; 5000]).unwrap();
+        drop(sim.call(one, |done| Call::Sync { handle: file, done }));
+    }
+    sim.until(|sim| sim.devices[one].engine.status().unsent.stored_transactions == 3);
+    sim.devices[one].storage.stored.pop_first().unwrap();
+    sim.restart_device(one);
+    sim.away = false;
+    sim.until(|sim| sim.devices[one].engine.status().connected);
+    sim.wait(one, |done| Call::SyncAll { done }).unwrap();
+    sim.until(|sim| sim.devices[one].idle());
+    let (status, storage) = (sim.devices[one].engine.status(), &sim.devices[one].storage);
+    assert!(storage.stored.is_empty() && storage.lost.len() == 2, "{:?}", storage.lost);
+    assert!(status.lost.iter().all(|lost| lost.reason.contains("not in the outbox any more")), "{status:?}");
+    assert_eq!(sim.on_server(b"f"), Some(vec![1; 5000]));
+}
+
 #[test]
 fn a_file_changed_behind_the_servers_back_is_read_anew() {
     let mut sim = Sim::new(5, Faults::default());
