@@ -25,7 +25,8 @@ use crate::record::{Record, RecordLimits};
 
 /// What is remembered of the images of one device. One page may be evicted alone; eight losses show
 /// that the device lost many.
-const RECORD: RecordLimits = RecordLimits { keys_max: 16, key_bytes: 0, losses_max: 8, free_bytes: 0 };
+const RECORD: RecordLimits =
+    RecordLimits { keys_max: 16, key_bytes: 0, losses_max: 8, free_bytes: 0, forgets_all: false };
 
 /// Tokens with an owner, for one device: the streams of a few connections.
 const OWNERS_MAX: usize = 256;

@@ -42,6 +42,8 @@ pub(crate) struct RecordLimits {
     pub losses_max: u32,
     /// Memory that is not counted, bytes.
     pub free_bytes: usize,
+    /// Where there is no memory, all is forgotten, and not the image or file alone that needs it.
+    pub forgets_all: bool,
 }
 
 /// Pages of one key, 64 neighbours in an entry: most are sent in a row, and then one look at the
@@ -146,8 +148,8 @@ impl<K: Copy + Eq + Hash> Record<K> {
         self.sent.len()
     }
 
-    /// Sees to it that there is memory for `more` entries of `key`. If there is none, what is
-    /// known of it is forgotten; false if even then there is none.
+    /// Takes memory for `more` entries of `key`. If there is none, what is known of it, or all, is
+    /// forgotten; false if even then there is none.
     fn make_room(&mut self, key: K, more: usize) -> bool {
         for _ in 0..2 {
             let lacking = self.needed_bytes(1, more).saturating_sub(self.memory.amount());
@@ -161,7 +163,11 @@ impl<K: Copy + Eq + Hash> Record<K> {
                 self.memory.merge(room);
                 return true;
             }
-            self.sent.remove(&key);
+            if self.limits.forgets_all {
+                self.sent.clear();
+            } else {
+                self.sent.remove(&key);
+            }
         }
         false
     }
@@ -222,4 +228,36 @@ impl Sent {
 /// Where a page is in a record.
 fn group_of(page: PageId) -> (Group, u64) {
     ((page.inode, page.index / GROUP_PAGES), 1 << (page.index % GROUP_PAGES))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::peer::{Owner, Peer};
+
+    /// What is sent without memory for it: of many files only the last ones stay known, or of an
+    /// image nothing.
+    #[test]
+    fn without_memory_a_record_begins_again_or_forgets_the_key() {
+        for forgets_all in [false, true] {
+            let budget = Budget::memory(0);
+            let owner = |connection| Owner { peer: Peer::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)), connection };
+            let _all = budget.try_take(owner(1), 1).unwrap();
+            let limits =
+                RecordLimits { keys_max: 100, key_bytes: 128, losses_max: 3, free_bytes: 1 << 10, forgets_all };
+            let mut record = Record::new(limits, budget.nothing(owner(2)));
+            let page = PageId::new(InodeId(0), 7);
+            let known: Vec<bool> = (0..20)
+                .map(|key| {
+                    record.sent(key, [page].into_iter());
+                    record.has(key, page)
+                })
+                .collect();
+            assert!(known[0] && known[19] == forgets_all, "{known:?}");
+            assert!(record.keys() < 10);
+        }
+    }
 }

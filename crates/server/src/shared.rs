@@ -37,7 +37,6 @@ pub(crate) struct Shared {
     pub clock: Clock,
     pub log: Logger,
     pub metrics: Arc<Metrics>,
-    storage: Storage,
     pub catalog: Arc<Catalog>,
     pub blocks: Arc<BlockCache>,
     pub volumes: Volumes,
@@ -48,6 +47,8 @@ pub(crate) struct Shared {
     pub builders: Arc<Builders>,
     /// `None` if no bundles are made.
     pub bundler: Option<Bundler>,
+    /// Last, so that the claim on the store ends after all that writes.
+    storage: Storage,
 }
 
 impl Shared {
@@ -72,7 +73,7 @@ impl Shared {
         let builders = Builders::start(config.work.builds_max, shares.pushes, live_streams);
         let buffers = Buffers::new(&shares);
         let catalog = Arc::new(Catalog::new(store.clone(), &config, blocks.clone(), metrics.clone()));
-        let uploads = UploadService::new(store.clone(), catalog.clone(), metrics.clone(), &config, buffers.slow());
+        let uploads = UploadService::new(&storage, catalog.clone(), metrics.clone(), &config, buffers.slow());
         Ok(Shared {
             clock: Clock::start(),
             log: config.log.clone(),

@@ -14,7 +14,7 @@ pub(crate) struct Storage {
     store: Arc<dyn Store>,
     /// A warning said that the store is gone.
     is_gone: AtomicBool,
-    _claim: Option<Claim>,
+    claim: Option<Arc<Claim>>,
 }
 
 impl Storage {
@@ -37,11 +37,16 @@ impl Storage {
                 path.display()
             ));
         }
-        Ok(Storage { store, is_gone: AtomicBool::new(false), _claim: claim })
+        Ok(Storage { store, is_gone: AtomicBool::new(false), claim: claim.map(Arc::new) })
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// The folder is claimed for as long as somebody has this.
+    pub fn claim(&self) -> Option<Arc<Claim>> {
+        self.claim.clone()
     }
 
     /// Warns once if the store is gone.

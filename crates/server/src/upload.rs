@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use image::format::SUPERBLOCK_BYTES;
-use store::Store;
+use store::{Claim, Store};
 use tokio::sync::mpsc;
 use units::{BlockId, ImageId, RequestId};
 use wire::format::PUT_DEADLINE;
@@ -43,6 +43,7 @@ use crate::name::Name;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::slow::SlowPeers;
+use crate::storage::Storage;
 use arriving::{Arriving, Complete};
 use parked::Parked;
 use staged::Staged;
@@ -152,19 +153,21 @@ pub(crate) struct UploadService {
     at_work: Budget,
     /// Held while an upload is published.
     publishing: Mutex<()>,
+    /// An upload at work may outlive the server.
+    _claim: Option<Arc<Claim>>,
 }
 
 impl UploadService {
     /// For these images. `slow` peers go last.
     pub fn new(
-        store: Arc<dyn Store>,
+        storage: &Storage,
         catalog: Arc<Catalog>,
         metrics: Arc<Metrics>,
         config: &Config,
         slow: &SlowPeers,
     ) -> UploadService {
         UploadService {
-            store,
+            store: storage.store().clone(),
             catalog,
             metrics,
             log: config.log.clone(),
@@ -173,6 +176,7 @@ impl UploadService {
             slots: Budget::slots(UPLOADS_MAX).with_slow(slow),
             at_work: Budget::slots(UPLOADS_AT_WORK),
             publishing: Mutex::new(()),
+            _claim: storage.claim(),
         }
     }
 

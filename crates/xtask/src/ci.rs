@@ -21,10 +21,11 @@ const ALL: [&str; 3] = ["--workspace", "--features", "runnel-pack/metis"];
 type Step = (&'static str, fn() -> anyhow::Result<()>);
 
 /// What breaks most often, in the order in which it is found soonest; `--fast` runs these alone.
-const FIRST: [Step; 4] = [
+const FIRST: [Step; 5] = [
     ("format", format),
     ("tidy", || tidy::run(&root())),
     ("lints", lints),
+    ("building unit tests", || cargo(&[&["test"], &ALL[..], &["--lib", "--bins", "--no-run", "--quiet"]].concat())),
     ("unit tests", || tests(&["--lib", "--bins"])),
 ];
 

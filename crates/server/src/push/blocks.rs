@@ -37,7 +37,8 @@ use crate::shared::Shared;
 use crate::volumes::{Foreseen, OpenVolume, answer};
 
 /// What is remembered of files as being with the device.
-const RECORD: RecordLimits = RecordLimits { keys_max: usize::MAX, key_bytes: 128, losses_max: 3, free_bytes: 1 << 10 };
+const RECORD: RecordLimits =
+    RecordLimits { keys_max: usize::MAX, key_bytes: 128, losses_max: 3, free_bytes: 1 << 10, forgets_all: true };
 
 /// Blocks that are sent ahead of the last touch go before pages of images as long as the link takes
 /// no more seconds for them.
@@ -237,6 +238,7 @@ impl BlockPusher {
     /// The device asks for blocks, and is sent them now. One that insists does not say that it lost
     /// them: a push was late.
     pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId], force: bool) {
+        self.files.release_memory();
         let key = (volume, id);
         if let Some(touched) = blocks.first().filter(|_| !force) {
             self.record.demanded(key, block_of_file(*touched));
@@ -357,6 +359,7 @@ impl BlockPusher {
         if is_new {
             self.shared.metrics.pushes_started.one();
         }
+        self.files.release_memory();
         let blocks = pages.iter().copied().map(block_of_file);
         self.record.sent_version((target.volume, target.id), piece.version, blocks);
         let bytes = piece.to_bytes();

@@ -153,13 +153,23 @@ impl FilePushes {
 
     /// Whether there is memory for `bytes` more of what waits.
     pub fn take_memory(&mut self, bytes: usize) -> bool {
-        let waiting: usize = self.all.iter().map(FilePush::memory_bytes).sum();
-        let needed = (waiting + bytes).saturating_sub(FREE_BYTES).next_multiple_of(STEP_BYTES);
+        let needed = self.needed_bytes(bytes);
         self.memory.shrink_to(needed);
         let room = self.memory.try_more(needed - self.memory.amount());
         let found = room.is_some();
         room.into_iter().for_each(|room| self.memory.merge(room));
         found
+    }
+
+    /// Gives back the memory of what does not wait any more.
+    pub fn release_memory(&mut self) {
+        self.memory.shrink_to(self.needed_bytes(0));
+    }
+
+    /// Memory for what waits and `more` bytes.
+    fn needed_bytes(&self, more: usize) -> usize {
+        let waiting: usize = self.all.iter().map(FilePush::memory_bytes).sum();
+        (waiting + more).saturating_sub(FREE_BYTES).next_multiple_of(STEP_BYTES)
     }
 }
 

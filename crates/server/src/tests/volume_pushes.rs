@@ -143,6 +143,28 @@ fn regress_blocks_that_wait_take_their_share_of_memory_and_no_more() {
     Client::connect(rig.address, 2).status_until(|status| status["memory"]["devices_bytes"] == 0);
 }
 
+/// The memory of blocks that waited is given back once they were pushed, and not with the
+/// connection's end.
+#[test]
+fn regress_blocks_that_were_pushed_take_no_memory() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("f"), noise(1, 8192 * 512)).unwrap();
+    let rig = serve_with(&Memory::new(), folder.path(), |volume| volume.block_bytes = 512);
+    let mut data = Data::open(&rig, 1);
+    let (file, _) = open(&mut data);
+    let blocks: Vec<PageId> = (0..8192).map(|index| PageId::new(file, index)).collect();
+    for some in blocks.chunks(1024) {
+        data.client.hint(data.volume, TOKEN, some);
+    }
+    data.client.until(|client| pushed(client).len() > 2048);
+    let status = data.client.status_until(|status| {
+        let metrics = &status["metrics"];
+        metrics["volume_blocks_pushed"] == metrics["pages_hinted"]
+    });
+    let held = status["memory"]["devices_bytes"].as_u64().unwrap();
+    assert!(held < 16 << 10, "{held} bytes");
+}
+
 #[test]
 fn another_way_takes_the_place_of_what_was_foreseen() {
     let folder = TempDir::new().unwrap();
