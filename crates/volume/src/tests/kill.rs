@@ -59,6 +59,7 @@ fn kill_child() {
 #[test]
 fn sim_a_killed_server_finds_what_it_acknowledged() {
     let mut rng = SplitMix64(11);
+    let mut recovered = 0;
     for _ in 0..8 {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -94,11 +95,13 @@ fn sim_a_killed_server_finds_what_it_acknowledged() {
             }
         }
         let volume = Volume::open(folder.path(), None, SMALL).unwrap();
-        assert!(volume.recovered().groups > 0);
+        // None if it was killed just after the journal had been emptied.
+        recovered += volume.recovered().groups;
         for (w, last) in acknowledged.into_iter().enumerate() {
             check(&volume, w as u64, last);
         }
     }
+    assert!(recovered > 0);
 }
 
 /// All rounds up to `last` are there, perhaps one more, and no part of another.
