@@ -101,9 +101,9 @@ impl Calls {
         self.calls.contains_key(name)
     }
 
-    /// The kernel's entry points (`sys_…`) of the calls, with the constants of their arguments. One
-    /// entry point may serve several calls. Programs also make calls that the kernel has no entry
-    /// point for, any more or yet: it answers ENOSYS by itself.
+    /// The kernel's entry points (`sys_…`) of the calls, with the constants of their arguments.
+    /// One entry point may serve several calls. Programs also make calls that the kernel has no
+    /// entry point for, any more or yet: it answers ENOSYS by itself.
     ///
     /// # Errors
     /// The kernel has no call of a name that people gave.

@@ -1,10 +1,10 @@
 //! Objects by key: where a server keeps images, tags, learned actions and bundles. The store knows
 //! nothing of their contents.
 //!
-//! An object is immutable bytes under a key such as `images/3f…9a.rnl`. There are two ways to write
-//! one, [`Store::put_atomic`] and [`Upload::commit`], and both are all-or-nothing: after a crash at
-//! any point the key has the old object or the new one, whole and durable. There is no append and
-//! no lock; to change an object, put it again.
+//! An object is immutable bytes under a key such as `images/3f…9a.rnl`. There are two ways to
+//! write one, [`Store::put_atomic`] and [`Upload::commit`], and both are all-or-nothing: after a
+//! crash at any point the key has the old object or the new one, whole and durable. There is no
+//! append and no lock; to change an object, put it again.
 //!
 //! There are three implementations: [`Memory`] for tests and simulation, [`Local`] for a folder on
 //! disk, and [`Fault`], which wraps another store and fails on purpose. The same conformance tests
