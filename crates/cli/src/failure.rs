@@ -61,7 +61,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 fn text_of(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
+        if cause.starts_with(&format!("{text}: ")) {
+            // Both name the file.
+            text = cause;
+        } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
@@ -114,6 +117,13 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(image_code(error));
     }
     #[cfg(feature = "full")]
+    if let Some(::pack::PackError::Closure(error)) = error.downcast_ref() {
+        return Some(closure_code(error));
+    }
+    if let Some(::launch::LaunchError::NotFound(_)) = error.downcast_ref() {
+        return Some(4);
+    }
+    #[cfg(feature = "full")]
     if let Some(error) = error.downcast_ref::<::kernel::KernelError>() {
         return Some(kernel_code(error));
     }
@@ -151,10 +161,20 @@ fn analysis_code(error: &::syscalls::analysis::AnalysisError) -> u8 {
     use ::syscalls::analysis::AnalysisError;
     match error {
         AnalysisError::Missing { .. } | AnalysisError::Nothing => 4,
-        AnalysisError::Closure(elf::ClosureError::NotFound { .. }) => 4,
-        AnalysisError::Closure(elf::ClosureError::NotAProgram { .. }) => 2,
-        AnalysisError::Closure(elf::ClosureError::Elf { .. }) | AnalysisError::Elf { .. } => 3,
-        AnalysisError::Machine { .. } => 3,
+        AnalysisError::Closure(error) => closure_code(error),
+        AnalysisError::Elf { .. } | AnalysisError::Machine { .. } => 3,
+        _ => 1,
+    }
+}
+
+/// Programs whose files cannot be found.
+#[cfg(feature = "full")]
+fn closure_code(error: &elf::ClosureError) -> u8 {
+    match error {
+        elf::ClosureError::NotFound { .. } => 4,
+        elf::ClosureError::NotAProgram { .. } => 2,
+        elf::ClosureError::Elf { .. } => 3,
+        elf::ClosureError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         _ => 1,
     }
 }
@@ -229,6 +249,7 @@ fn mount_code(error: &::mount::MountError) -> u8 {
         ::mount::MountError::Volume(error) => volume_code(error),
         ::mount::MountError::Missing { .. } | ::mount::MountError::NotInImage { .. } => 4,
         ::mount::MountError::NotMounted { .. } => 4,
+        ::mount::MountError::Step { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ::mount::MountError::Config { .. } => 2,
         other => other.exit_code().clamp(1, 255) as u8,
     }

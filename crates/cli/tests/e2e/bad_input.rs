@@ -127,7 +127,7 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
     let [image, tree, text] = [&image, &tree, &text].map(|path| path.to_str().unwrap());
     let absent = folder.path().join("absent").display().to_string();
     let output = format!("{absent}/app.rnl");
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["serve", image], 2, "is an image, and serve takes the folder of a store"),
         (&["serve", image], 2, &format!("hint: `runnel serve {}`", folder.path().display())),
         (&["serve", text], 2, "is no folder, and serve takes the folder of a store"),
@@ -136,6 +136,10 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
         (&["push", tree, "runnel://h/app"], 2, &format!("hint: `runnel pack {tree} -o app.rnl`")),
         (&["status", tree], 4, "is not a runnel mount\nhint: `runnel status` lists the mounts"),
         (&["status", &absent], 4, "does not exist\nhint: `runnel status` lists the mounts"),
+        (&["enter", &absent, "--", "true"], 4, &format!("cannot enter {absent}: ")),
+        (&["pack", "--closure", &absent, "-o", "new.rnl"], 4, "no such file in the root directory"),
+        (&["plans", "forget", "no-such-program"], 4, "no such program in PATH"),
+        (&["redirect", "-c", &absent], 4, &format!("cannot read the configuration {absent}: ")),
     ];
     for (arguments, code, what) in cases {
         let said = fails(arguments, code, what);

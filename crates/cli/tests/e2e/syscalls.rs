@@ -82,7 +82,8 @@ fn what_is_no_program_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("text");
     std::fs::write(&place, "hello").unwrap();
-    fails(&["syscalls", &text(&place)], 2, "neither an ELF file nor a script");
+    let said = fails(&["syscalls", &text(&place)], 2, "neither an ELF file nor a script");
+    assert_eq!(said.matches(&*text(&place)).count(), 1, "{said}");
     fails(&["syscalls", &text(&folder.path().join("nothing"))], 4, "nothing");
     fails(&["syscalls", &text(folder.path())], 4, "no program");
     std::fs::write(&place, b"\x7fELF\x02\x01\x01 and nothing").unwrap();
