@@ -16,7 +16,7 @@ use units::{PageId, RequestId, StreamId, Token};
 use wire::format::{HINT_ACTION, TOUCH_PAGES_MAX};
 use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
-use crate::ablation;
+use crate::ablation::ShortConnections;
 use crate::block_cache::StoredBlock;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
 use crate::hashes::{HashFetch, Step};
@@ -29,6 +29,8 @@ pub(crate) struct ImageHandler {
     shared: Arc<Shared>,
     dialer: Dialer,
     index: ConnectionIndex,
+    /// Used by an ablation only.
+    short: ShortConnections,
     /// The first connection fetches the chunk hashes if the image was opened without them.
     hashes: Option<HashFetch>,
     /// The volume client whose frames go along, once there is one.
@@ -66,7 +68,8 @@ impl ImageHandler {
         image: Option<ImageHandle>,
     ) -> ImageHandler {
         let live = Live { image, ..Live::default() };
-        ImageHandler { shared, dialer, index, hashes, volumes: None, was_up: image.is_some(), live }
+        let short = ShortConnections::default();
+        ImageHandler { shared, dialer, index, short, hashes, volumes: None, was_up: image.is_some(), live }
     }
 }
 
@@ -266,11 +269,12 @@ impl ImageHandler {
 
     /// Asks over a connection that is made for this one demand. If there is none to be had, this
     /// one is down too.
-    fn ask_alone(&self, connection: &mut Connection, key: RequestKey, wanted: &Wanted, ask: Request) {
+    fn ask_alone(&mut self, connection: &mut Connection, key: RequestKey, wanted: &Wanted, ask: Request) {
         if connection.machine.is_closed() {
             return;
         }
-        let (answer, traffic) = ablation::ask(&self.shared, &self.dialer, ask, self.answer_bytes(wanted));
+        let bytes = self.answer_bytes(wanted);
+        let (answer, traffic) = self.short.ask(&self.shared, &self.dialer, ask, bytes);
         let (received, sent) = (traffic.bytes_received, traffic.bytes_sent);
         self.shared.run(|schedule, _| schedule.connection_traffic(self.index, received, sent));
         match answer {
