@@ -30,8 +30,9 @@ const MEMORY_MIB: u64 = 1536;
 const DISK_BYTES_PER_BYTE: u64 = 64;
 
 /// Time of the host without a line on the console after which a guest counts as hung. The longest
-/// row between two lines, a compiler over a modem with losses, takes about a minute.
-const SILENCE_LIMIT: Duration = Duration::from_secs(300);
+/// row between two lines, a compiler over a modem with losses, takes about a minute; on a host that
+/// has much else to do, ten times as long.
+const SILENCE_LIMIT: Duration = Duration::from_secs(900);
 
 /// How often the wait for the console looks for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,9 +1,12 @@
 //! The network of the guest: the device in the root name space, the server in the name space `srv`,
 //! one shaped link.
 //!
-//! The link is a veth pair with `netem` on both ends. One packet per buffer, so that netem delays,
-//! drops and paces real packets instead of bundles of 64 KiB. [`up`] is called once by the driver,
-//! [`shape`] for each row; [`server_command`] starts programs on the server's side.
+//! The link is a veth pair with `netem` on both ends, which counts bytes with the headers of every
+//! packet, but lets a buffer of several packets pass as one. On a fast link a buffer holds a few of
+//! them, so that segmentation costs what it costs with a network card that does it; on a slow one
+//! it holds one packet, so that netem delays, drops and paces real packets
+//! ([`Link::merged_packets`]). This is the same for every system. [`up`] is called once by the
+//! driver, [`shape`] for each row; [`server_command`] starts programs on the server's side.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -40,6 +43,12 @@ pub const SERVER_GROUP: &str = "server";
 /// on the one before.
 const FORGET: &str = "net.ipv4.tcp_no_metrics_save=1";
 
+/// Content of a full packet: an MTU of 1500 without the headers of IP and of TCP with a time stamp.
+const PACKET_CONTENT_BYTES: u32 = 1448;
+
+/// What a full packet has besides, with the header of Ethernet.
+const PACKET_HEAD_BYTES: u32 = 66;
+
 /// Question of the bare echo: about what a request for a page takes.
 const ECHO_QUESTION_BYTES: usize = 64;
 
@@ -70,10 +79,7 @@ pub fn up() -> anyhow::Result<()> {
         // No address of version 6: its neighbour search would be in every count of packets.
         run_at(server, &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=1 {FORGET}"))?;
         run_at(server, &format!("ip addr add {address}/24 dev {interface}"))?;
-        run_at(server, &format!("ip link set {interface} gso_max_segs 1 gso_max_size 1514 up"))?;
-        // Not installed everywhere, and the line above is enough for what is sent.
-        let offloads = format!("ethtool -K {interface} tso off gso off gro off");
-        try_tool(&mut command_at(server, &offloads));
+        run_at(server, &format!("ip link set {interface} up"))?;
     }
     run_at(true, "ip link set lo up")?;
     Ok(())
@@ -97,12 +103,22 @@ pub fn shape(link: Option<&Link>) -> anyhow::Result<()> {
     for (interface, server) in [(DEVICE_INTERFACE, false), (SERVER_INTERFACE, true)] {
         // There may be none yet.
         try_tool(&mut command_at(server, &format!("tc qdisc del dev {interface} root")));
+        let packets = link.map_or(1, Link::merged_packets);
+        merge_packets(interface, server, packets).with_context(|| format!("cannot set the offloads of {interface}"))?;
         if let Some(link) = link {
             run_at(server, &format!("tc qdisc add dev {interface} root {}", netem(link)))
                 .with_context(|| format!("cannot shape {interface} as {}", link.name))?;
         }
     }
     Ok(())
+}
+
+/// Lets a buffer hold so many packets, on the way out and on the way in.
+fn merge_packets(interface: &str, server: bool, packets: u32) -> anyhow::Result<()> {
+    let bytes = packets * PACKET_CONTENT_BYTES + PACKET_HEAD_BYTES;
+    run_at(server, &format!("ip link set {interface} gso_max_segs {packets} gso_max_size {bytes}"))?;
+    let switch = if packets > 1 { "on" } else { "off" };
+    run_at(server, &format!("ethtool -K {interface} tso {switch} gso {switch} gro {switch}")).map(drop)
 }
 
 /// What `tc qdisc` is told about a link.
