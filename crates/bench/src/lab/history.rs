@@ -21,9 +21,14 @@ use super::report::About;
 
 /// Values kept of a row. The rest can be had from the results of the run; these tell whether
 /// something got worse.
-const KEPT: [&str; 17] = [
+const KEPT: [&str; 23] = [
     "mount",
+    "mount_rx_bytes",
+    "first_read",
+    "first_read_rx_bytes",
+    "together",
     "cold",
+    "cold_apart",
     "warm",
     "stall",
     "mean",
@@ -38,6 +43,7 @@ const KEPT: [&str; 17] = [
     "requests",
     "pages_needed",
     "pages_read",
+    "pages_pushed",
     "pages_wasted",
 ];
 
@@ -58,6 +64,9 @@ pub struct Line {
     /// Release of the guest's kernel.
     #[serde(default)]
     pub kernel: String,
+    /// Names and versions of the other systems.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<String>,
     /// Medians by row and name.
     pub rows: BTreeMap<String, Values>,
     /// Largest less smallest, by row and name, as far as there were several runs.
@@ -76,6 +85,7 @@ pub fn line(records: &[Record], about: &About) -> String {
         commit: about.commit.clone(),
         date: about.date.clone(),
         kernel: about.kernel.clone(),
+        rivals: about.rivals.clone(),
         rows: BTreeMap::new(),
         spread: BTreeMap::new(),
         runs: BTreeMap::new(),
@@ -111,7 +121,7 @@ pub fn summaries(records: &[Record]) -> BTreeMap<String, BTreeMap<String, Summar
 
 /// Whether a value is a time, which varies from run to run; counts and sizes hardly do.
 fn is_time(name: &str) -> bool {
-    !["wakeups", "rx_bytes", "requests"].contains(&name) && !name.starts_with("pages_")
+    !["wakeups", "requests"].contains(&name) && !name.ends_with("_bytes") && !name.starts_with("pages_")
 }
 
 /// To a nanosecond: the clock of the guest counts them, and latencies of pages are microseconds.

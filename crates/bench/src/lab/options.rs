@@ -18,6 +18,9 @@ pub enum Size {
     Smoke,
     /// The programs of the SYSFLOW paper over the usual links: minutes.
     Quick,
+    /// What is compared before and after a change of the paths of pages: starts, first starts and
+    /// single pages on a LAN. Minutes.
+    Lan,
     /// Everything: up to an hour.
     Full,
     /// Data files, as in the SIO paper: some minutes.
@@ -31,6 +34,7 @@ impl Size {
         match self {
             Size::Smoke => include_str!("plans/smoke.plan"),
             Size::Quick => include_str!("plans/quick.plan"),
+            Size::Lan => include_str!("plans/lan.plan"),
             Size::Full => include_str!("plans/full.plan"),
             Size::Sio => include_str!("plans/sio.plan"),
             Size::SioQuick => include_str!("plans/sio-quick.plan"),
@@ -44,11 +48,14 @@ impl Size {
 /// measured before with the same binary, and writes a report. Needs root. Ends with an error that
 /// names the rows that failed, after the report.
 #[derive(Clone, Debug, clap::Parser)]
-#[command(group = clap::ArgGroup::new("what").args(["quick", "full", "smoke", "plan"]))]
+#[command(group = clap::ArgGroup::new("what").args(["quick", "lan", "full", "smoke", "plan"]))]
 pub struct Options {
     /// The programs of the paper over the usual links: a few minutes after set-up (default)
     #[arg(long)]
     pub quick: bool,
+    /// Starts, first starts and single pages on a LAN, beside NFS: some minutes after set-up
+    #[arg(long)]
+    pub lan: bool,
     /// Everything: up to an hour after set-up
     #[arg(long)]
     pub full: bool,
@@ -114,11 +121,12 @@ const PLAN_BYTES_MAX: u64 = 256 << 10;
 impl Options {
     /// Which plan, if none is given as a file.
     pub fn size(&self) -> Size {
-        match (self.size, self.smoke, self.full) {
-            (Some(size), ..) => size,
-            (_, true, _) => Size::Smoke,
-            (_, _, true) => Size::Full,
-            _ => Size::Quick,
+        match self.size {
+            Some(size) => size,
+            None if self.smoke => Size::Smoke,
+            None if self.lan => Size::Lan,
+            None if self.full => Size::Full,
+            None => Size::Quick,
         }
     }
 
@@ -211,6 +219,7 @@ mod tests {
         let count = |size| Options { size: Some(size), ..Options::default() }.entries().map(|entries| entries.len());
         let (smoke, quick, full) = (count(Size::Smoke)?, count(Size::Quick)?, count(Size::Full)?);
         assert!(smoke < quick && quick < full, "{smoke} {quick} {full}");
+        assert!((smoke..full).contains(&count(Size::Lan)?));
         Ok(())
     }
 
@@ -235,6 +244,8 @@ mod tests {
             ("start lan squashfs:fast perl 1\n", "with a mode 'fast'"),
             ("start - local:fast perl 1\n", "local has no modes"),
             ("start lan nfs:v3 perl 1\n", "nfs has no modes"),
+            ("start lan runnel:of-perl python 1\n", "different images"),
+            ("start lan runnel:updated perl 1\n", "no next version"),
             ("start lan runnel:twice perl 1\n", "no mode 'twice'"),
             ("start - sd:c perl 1\n", "no card 'c'"),
             ("start - erofs perl 1\n", "needs a link"),

@@ -6,10 +6,13 @@
 //! start         wifi  runnel:learned   perl     3
 //! ```
 //!
-//! Experiments: `start` (a cold and a warm start of a program), `touch` (every page of the program
-//! in the order of its execution, each timed), `page` (where the time of one cold page goes), `set`
-//! (what a start needs and what the kernel reads ahead), `cache` (a start whose server has the
-//! image on a slow card), `energy` (a start with its packets captured), `data` (work on data files,
+//! Experiments: `start` (a cold and a warm start of a program), `first` (a cold start at a server
+//! that was started just before; a row of `start` with more than one run brings one along), `mount`
+//! (the first read of a new mount, and mount and start together), `touch` (every page of the
+//! program in the order of its execution, each timed), `page` (where the time of one cold page
+//! goes), `set` (what a start needs and what the kernel reads ahead), `cache` (a start whose server
+//! has the image on a slow card), `energy` (a start with its packets captured), `profile` (a start
+//! with the functions that it is in, for the log of the guest), `data` (work on data files,
 //! [`super::data`]; a case takes the place of the program).
 
 use std::fmt;
@@ -17,6 +20,15 @@ use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+
+/// What is done: a cold and a warm start.
+pub const START: &str = "start";
+
+/// What is done: the first start after the server came up.
+pub const FIRST: &str = "first";
+
+/// What is done: a mount, and one with a start right after it.
+pub const MOUNT: &str = "mount";
 
 /// Most runs of a row: more would not end.
 const RUNS_MAX: u32 = 100;
@@ -40,6 +52,13 @@ pub struct Row {
     pub program: String,
 }
 
+impl Row {
+    /// The row of the first start that a row of starts brings along; of others there is none.
+    pub fn first(&self) -> Option<Row> {
+        (self.experiment == START).then(|| Row { experiment: FIRST.to_string(), ..self.clone() })
+    }
+}
+
 impl fmt::Display for Row {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Row { experiment, link, system, mode, program } = self;
@@ -55,6 +74,14 @@ pub struct Entry {
     pub row: Row,
     /// How often.
     pub runs: u32,
+}
+
+impl Entry {
+    /// The row of the first start at the new server, which is no run of this one. A row of a single
+    /// run is that first start itself.
+    pub fn first(&self) -> Option<Row> {
+        self.row.first().filter(|_| self.runs > 1)
+    }
 }
 
 impl fmt::Display for Entry {

@@ -14,7 +14,7 @@ pub struct Program {
 }
 
 /// Every program, in the order of the tables; the first five kinds are those of the SYSFLOW paper.
-pub const PROGRAMS: [Program; 9] = [
+pub const PROGRAMS: [Program; 14] = [
     Program {
         name: "jvm",
         tree: "java",
@@ -44,10 +44,43 @@ pub const PROGRAMS: [Program; 9] = [
         expected: "hello",
     },
     Program { name: "busybox", tree: "busybox", command: &["/bin/busybox", "echo", "hello"], expected: "hello" },
+    Program {
+        name: "sqlite",
+        tree: "sqlite",
+        command: &["/usr/bin/sqlite3", "/tmp/db", "create table t(a); insert into t values('hello'); select a from t"],
+        expected: "hello",
+    },
+    Program { name: "git", tree: "git", command: &["/usr/bin/git", "init", "-q", "/tmp/repository"], expected: "" },
+    // Siblings: what one of them needs begins like what another one needs.
+    Program {
+        name: "python-nine",
+        tree: "python",
+        command: &[
+            "/usr/bin/python3",
+            "-c",
+            "import json,ssl,asyncio,sqlite3,decimal,email.message,http.client,xml.dom.minidom,unittest",
+        ],
+        expected: "",
+    },
+    Program {
+        name: "python-decimal",
+        tree: "python",
+        command: &["/usr/bin/python3", "-c", "import decimal"],
+        expected: "",
+    },
+    Program {
+        name: "python-phases",
+        tree: "python",
+        command: &["/usr/bin/python3", "-c", "import json,time; time.sleep(2); import ssl,asyncio,sqlite3"],
+        expected: "",
+    },
 ];
 
+/// A tree, and the one that holds its next version, in which one file was changed.
+pub const NEXT_VERSIONS: [(&str, &str); 1] = [("python", "python-next")];
+
 /// Trees and the Debian packages each is made of, besides their dependencies.
-pub const TREES: [(&str, &[&str]); 7] = [
+pub const TREES: [(&str, &[&str]); 10] = [
     ("java", &["openjdk-17-jre-headless"]),
     ("python", &["python3"]),
     ("perl", &["perl"]),
@@ -55,7 +88,14 @@ pub const TREES: [(&str, &[&str]); 7] = [
     ("gcc", &["gcc", "libc6-dev"]),
     ("node", &["nodejs"]),
     ("busybox", &["busybox-static"]),
+    ("sqlite", &["sqlite3"]),
+    ("git", &["git"]),
+    ("python-next", &["python3"]),
 ];
+
+/// With the name of a program, the mode of a server that has learned only from starts of that
+/// program.
+pub const LEARNED_FROM: &str = "of-";
 
 /// What every program finds in its environment, on every system. Python would try to write its
 /// cache into the tree.
@@ -63,6 +103,11 @@ pub const ENVIRONMENT: [(&str, &str); 5] =
     [("PATH", "/usr/bin:/bin"), ("HOME", "/root"), ("LANG", "C"), ("TMPDIR", "/tmp"), ("PYTHONDONTWRITEBYTECODE", "1")];
 
 impl Program {
+    /// The tree with the next version of the program's files, if the lab has one.
+    pub fn next_tree(&self) -> Option<&'static str> {
+        NEXT_VERSIONS.iter().find(|(tree, _)| *tree == self.tree).map(|(_, next)| *next)
+    }
+
     /// The program called `name`.
     pub fn named(name: &str) -> anyhow::Result<&'static Program> {
         PROGRAMS.iter().find(|program| program.name == name).ok_or_else(|| {
@@ -82,6 +127,7 @@ mod tests {
             assert!(TREES.iter().any(|tree| tree.0 == program.tree), "{}", program.name);
             assert!(PROGRAMS[..index].iter().all(|other| other.name != program.name));
             assert!(program.command[0].starts_with('/'));
+            assert!(program.next_tree().is_none_or(|next| TREES.iter().any(|tree| tree.0 == next)));
         }
     }
 }

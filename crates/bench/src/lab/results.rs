@@ -1,7 +1,7 @@
 //! The results file: one record per line, appended as runs are measured, so that an interrupted lab
 //! goes on where it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,9 +57,10 @@ impl Results {
         Ok(())
     }
 
-    /// Forgets the rows of `entries`, in the file too.
+    /// Forgets the rows of `entries`, in the file too, with the first starts that they bring along.
     pub fn forget(&mut self, entries: &[Entry]) -> anyhow::Result<()> {
-        self.records.retain(|(row, _), _| !entries.iter().any(|entry| entry.row == *row));
+        let rows: BTreeSet<Row> = entries.iter().flat_map(rows_of).collect();
+        self.records.retain(|(row, _), _| !rows.contains(row));
         let new = super::world::stage::unfinished(&self.path)?;
         let mut text = String::new();
         for record in self.records.values() {
@@ -73,14 +74,20 @@ impl Results {
         Ok(())
     }
 
-    /// The records of the rows of `entries`, in the order of the plan.
+    /// The records of the rows of `entries`, in the order of the plan, each with the first start
+    /// that it brings along.
     pub fn of(&self, entries: &[Entry]) -> Vec<Record> {
-        let runs = |entry: &Entry| {
-            let (first, last) = ((entry.row.clone(), 0), (entry.row.clone(), u32::MAX));
+        let runs = |row: Row| {
+            let (first, last) = ((row.clone(), 0), (row, u32::MAX));
             self.records.range(first..=last).map(|(_, record)| record.clone()).collect::<Vec<_>>()
         };
-        entries.iter().flat_map(runs).collect()
+        entries.iter().flat_map(rows_of).flat_map(runs).collect()
     }
+}
+
+/// The row of an entry, and that of its first start.
+fn rows_of(entry: &Entry) -> impl Iterator<Item = Row> + use<> {
+    std::iter::once(entry.row.clone()).chain(entry.first())
 }
 
 fn parse(text: &str) -> anyhow::Result<BTreeMap<(Row, u32), Record>> {
@@ -132,6 +139,21 @@ mod tests {
         mended.file.write_all(b"nonsense\n")?;
         let error = Results::open(folder.path(), "k").expect_err("line 3");
         assert!(format!("{error:#}").contains("line 3"), "{error:#}");
+        Ok(())
+    }
+
+    #[test]
+    fn first_starts_come_and_go_with_their_row() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let plan = plan::parse("start wifi nfs perl 2\nstart wifi nfs gcc 1\n")?;
+        let mut results = Results::open(folder.path(), "k")?;
+        plan.iter().try_for_each(|entry| results.add(record(entry, 1, 1.0)))?;
+        let first = plan[0].first().expect("it has several runs");
+        results.add(Record { row: first.clone(), ..record(&plan[0], 1, 2.0) })?;
+        assert_eq!((results.of(&plan[..1]).len(), results.of(&plan).len()), (2, 3));
+        assert_eq!((first.experiment.as_str(), plan[1].first()), ("first", None));
+        results.forget(&plan[..1])?;
+        assert_eq!(results.of(&plan).len(), 1);
         Ok(())
     }
 

@@ -272,7 +272,8 @@ fn page_lists(cache: &Path) -> anyhow::Result<PageLists> {
 /// Where and of what the results are.
 fn about(world: &World, notes: Vec<String>) -> About {
     let binary_bytes = fs::metadata(&world.binaries.runnel).map(|found| found.len()).unwrap_or(0);
-    About { kernel: world.kernel.release.clone(), ..About::here(binary_bytes, notes) }
+    let (kernel, rivals) = (world.kernel.release.clone(), world.rivals.clone());
+    About { kernel, rivals, ..About::here(binary_bytes, notes) }
 }
 
 fn first_line(text: &str) -> &str {

@@ -191,6 +191,7 @@ pub fn history_line(results: &Results, about: &About) -> anyhow::Result<String> 
         commit: about.commit.clone(),
         date: about.date.clone(),
         kernel: about.kernel.clone(),
+        rivals: about.rivals.clone(),
         runs: rows.keys().map(|row| (row.clone(), 1)).collect(),
         rows,
         spread: BTreeMap::new(),

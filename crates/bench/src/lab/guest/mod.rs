@@ -36,6 +36,7 @@ pub mod page_cache;
 pub mod pages;
 pub mod peer;
 pub mod product;
+pub mod profile;
 pub mod set;
 pub mod start;
 pub mod system;
@@ -101,6 +102,11 @@ fn measure(entry: &Entry) -> anyhow::Result<()> {
 
 fn runs(entry: &Entry, program: &'static Program, system: &mut dyn System) -> anyhow::Result<()> {
     system.serve(program.tree).with_context(|| format!("cannot serve {}", program.tree))?;
+    if let Some(row) = entry.first().filter(|_| system.is_remote()) {
+        let outcome = start::measure_first(system, program).context("the first start")?;
+        let Outcome { values, series } = outcome;
+        emit(&Event::Record { record: Record { row, run: 1, values, series } })?;
+    }
     for run in 1..=entry.runs {
         let outcome = one(&entry.row, program, system).with_context(|| format!("run {run}"))?;
         let Outcome { values, series } = outcome;
@@ -110,7 +116,8 @@ fn runs(entry: &Entry, program: &'static Program, system: &mut dyn System) -> an
 }
 
 /// Experiments by their names in plans.
-const EXPERIMENTS: [&str; 7] = ["start", "touch", "page", "set", "cache", "energy", DATA];
+const EXPERIMENTS: [&str; 10] =
+    [plan::START, plan::FIRST, plan::MOUNT, "touch", "page", "set", "cache", "energy", "profile", DATA];
 
 /// Refuses a row that no guest could measure. Called by the host, before anything is set up.
 pub fn check(row: &Row) -> anyhow::Result<()> {
@@ -133,9 +140,12 @@ pub fn check(row: &Row) -> anyhow::Result<()> {
 /// One run of the experiment of `row`.
 fn one(row: &Row, program: &'static Program, system: &mut dyn System) -> anyhow::Result<Outcome> {
     match row.experiment.as_str() {
-        "start" => start::measure(system, program),
+        plan::START => start::measure(system, program),
+        plan::FIRST => start::measure_new_server(system, program),
+        plan::MOUNT => start::measure_mount(system, program),
         "cache" => start::measure_cold_server(system, program),
         "energy" => start::measure_with_capture(system, program),
+        "profile" => profile::measure(system, program),
         "touch" => touch::measure(system, program),
         "page" => fault::measure(system, program),
         "set" => set::measure(system, program),
@@ -145,11 +155,17 @@ fn one(row: &Row, program: &'static Program, system: &mut dyn System) -> anyhow:
 
 /// Makes everything cold, mounts, and says what mounting took.
 fn mount_cold(system: &mut dyn System, program: &Program) -> anyhow::Result<Outcome> {
+    make_cold(system, program)?;
+    mount_timed(system, program)
+}
+
+/// Takes the mount of the run before away and makes everything cold but what a server has in memory
+/// and the programs of the client.
+fn make_cold(system: &mut dyn System, program: &Program) -> anyhow::Result<()> {
     system.unmount().context("cannot unmount the run before")?;
     page_cache::drop_all()?;
     page_cache::read_back(&system.server_files(program))?;
-    page_cache::read_back(&system.client_files())?;
-    mount_timed(system, program)
+    page_cache::read_back(&system.client_files())
 }
 
 /// Mounts and says what that took.

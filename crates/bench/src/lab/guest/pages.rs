@@ -34,6 +34,12 @@ pub fn list_of(program: &Program) -> anyhow::Result<Vec<Page>> {
     Ok(pages)
 }
 
+/// The file of which `program` touches a page first.
+pub fn first_file(program: &Program) -> anyhow::Result<PathBuf> {
+    let first = list_of(program)?.into_iter().next();
+    first.map(|page| page.path).context("the program touches no page")
+}
+
 fn parse(text: &str) -> anyhow::Result<Vec<Page>> {
     let page = |line: &str| {
         let (index, path) = line.split_once(' ').with_context(|| format!("'{line}' is not PAGE PATH"))?;

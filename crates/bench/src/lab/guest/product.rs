@@ -19,7 +19,7 @@ use super::card::{Kind, MountedCard, SlowCard};
 use super::net::{SERVER_ADDRESS, SERVER_GROUP, server_command};
 use super::system::{APP, CONTENT, System, WORK};
 use super::{Values, execution, group, kernel};
-use crate::lab::program::Program;
+use crate::lab::program::{LEARNED_FROM, Program};
 use crate::options::beside;
 use crate::process::{Service, ready_text, tool};
 
@@ -69,14 +69,22 @@ const PAPER_MOUNT: &str = "--granularity page --readahead 0";
 /// One segment per round trip, as in the paper.
 const PAPER_SERVE: &str = "--push-window 0 --no-bundles --frozen";
 
+/// The server has learned, and then its image was replaced by the next version.
+const UPDATED: &str = "updated";
+
+/// Starts from which a server learns that is to know one program only: as many as the store
+/// `learned` was made from.
+const STARTS_OF_ONE: usize = 3;
+
 const fn mode(name: &'static str, store: &'static str, serve: &'static str, mount: &'static str) -> Mode {
     Mode { name, store, serve, mount }
 }
 
-const MODES: [Mode; 13] = [
+const MODES: [Mode; 14] = [
     mode("none", "fresh", "--no-learn", ""),
     mode("once", "fresh", "--frozen", ""),
     mode("learned", "learned", "--frozen", ""),
+    mode(UPDATED, "learned", "--frozen", ""),
     mode("paper", "learned", PAPER_SERVE, PAPER_MOUNT),
     mode("io-pool-long", "fresh", "--no-learn", PAPER_MOUNT),
     mode("io-pool-short", "fresh", "--no-learn", "--granularity page --readahead 0 --ablation short"),
@@ -91,9 +99,12 @@ const MODES: [Mode; 13] = [
 
 impl Mode {
     fn named(name: &str) -> anyhow::Result<Mode> {
+        // What was learned from one start of the same program, and from some of another one.
+        let name = if name.starts_with(LEARNED_FROM) { "once" } else { name };
         let found = MODES.into_iter().find(|mode| mode.name == name);
         found.with_context(|| {
-            format!("runnel has no mode '{name}'; there are {}", MODES.map(|mode| mode.name).join(", "))
+            let known = MODES.map(|mode| mode.name).join(", ");
+            format!("runnel has no mode '{name}'; there are {known}, and {LEARNED_FROM}PROGRAM")
         })
     }
 
@@ -121,6 +132,8 @@ impl Mode {
 pub struct Runnel {
     mode: Mode,
     program: &'static Program,
+    /// The program whose starts the server learns from, and how many of them.
+    teacher: (&'static Program, usize),
     runnel: PathBuf,
     store: Option<PathBuf>,
     server: Option<Service>,
@@ -131,8 +144,17 @@ pub struct Runnel {
 impl Runnel {
     /// In the mode called `mode`, for one program.
     pub fn new(mode: &str, program: &str) -> anyhow::Result<Runnel> {
-        let (mode, program) = (Mode::named(mode)?, Program::named(program)?);
-        Ok(Runnel { mode, program, runnel: beside(), store: None, server: None, client: None, card: None })
+        let program = Program::named(program)?;
+        let teacher = match mode.strip_prefix(LEARNED_FROM) {
+            Some(name) => (Program::named(name)?, STARTS_OF_ONE),
+            None => (program, 1),
+        };
+        let (taught, tree) = (teacher.0, program.tree);
+        ensure!(taught.tree == tree, "{} and {} are in different images", taught.name, program.name);
+        let mode = Mode::named(mode)?;
+        let has_next = mode.name != UPDATED || program.next_tree().is_some();
+        ensure!(has_next, "the lab has no next version of the tree {tree}");
+        Ok(Runnel { mode, program, teacher, runnel: beside(), store: None, server: None, client: None, card: None })
     }
 
     /// Makes the row's own store, with the image of `tree` only.
@@ -151,17 +173,32 @@ impl Runnel {
         Ok(PathBuf::from(self.card.insert(card.mounted(CARD)?).point))
     }
 
-    /// One start by another mount, at a server that learns; waits until it has, and ends it.
+    /// Starts by other mounts, at a server that learns; waits until it has, and ends it.
     fn learn(&mut self, tree: &str, store: &Path) -> anyhow::Result<()> {
         let options = words(self.mode.serve).filter(|word| *word != FROZEN);
         self.server = Some(start_server(&self.runnel, store, options)?);
-        self.mount(tree)?;
-        execution::run(self.program).context("the start to learn from")?;
-        self.unmount()?;
-        settle(&self.runnel)?;
+        let (teacher, starts) = self.teacher;
+        for _ in 0..starts {
+            self.mount(tree)?;
+            execution::run(teacher).context("a start to learn from")?;
+            self.unmount()?;
+            settle(&self.runnel)?;
+        }
         let folder = store.join("learned");
         let has_learned = fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some());
         ensure!(has_learned, "the server learned nothing from a start: {} is empty", folder.display());
+        self.stop()
+    }
+
+    /// Replaces the image of `tree` by that of `next`, as a user does, at a server that learns;
+    /// waits until it has done what that leaves it to do, and ends it.
+    fn update(&mut self, tree: &str, next: &str, store: &Path) -> anyhow::Result<()> {
+        let options = words(self.mode.serve).filter(|word| *word != FROZEN);
+        self.server = Some(start_server(&self.runnel, store, options)?);
+        let image = Path::new(CONTENT).join("images").join(format!("{next}.rnl"));
+        let mut command = server_command(&self.runnel.to_string_lossy());
+        tool(command.arg("push").arg(image).arg(format!("{}/{tree}", server_url())))?;
+        settle(&self.runnel)?;
         self.stop()
     }
 }
@@ -277,6 +314,9 @@ impl System for Runnel {
                 if self.mode.learns_first() {
                     self.learn(tree, &store)?;
                 }
+                if let Some(next) = self.program.next_tree().filter(|_| self.mode.name == UPDATED) {
+                    self.update(tree, next, &store).context("the update of the image")?;
+                }
                 self.store.insert(store).clone()
             }
         };
@@ -328,6 +368,10 @@ mod tests {
         assert!(
             ["none", "learned", "io-pool-long"].iter().all(|name| !Mode::named(name).is_ok_and(Mode::learns_first))
         );
+        assert!(Runnel::new("of-python-nine", "python-decimal").is_ok_and(|row| row.mode.learns_first()));
+        for (mode, program) in [("of-perl", "python"), ("of-emacs", "perl"), ("updated", "perl")] {
+            assert!(Runnel::new(mode, program).is_err(), "{mode} {program}");
+        }
         assert!(Mode::named("cache-nv")?.on_card() && !Mode::named("paper")?.on_card());
         let error = Mode::named("twice").expect_err("no such mode").to_string();
         assert!(error.contains("io-pool-long"), "{error}");

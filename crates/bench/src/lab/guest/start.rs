@@ -1,17 +1,25 @@
-//! Experiments `start`, `cache` and `energy`: a cold and a warm start of a program.
+//! Experiments `start`, `first`, `mount`, `cache` and `energy`: a cold and a warm start of a
+//! program.
 //!
 //! Times and processor use are those until the program ended; traffic and the system's own counters
 //! are taken when the link has become quiet, so that what is pushed without being used is counted
-//! too. `cache` starts the server anew with nothing in memory; `energy` captures the packets.
+//! too. `first` starts the server anew, with its files in memory, as after an update of its
+//! software; `cache` with nothing in memory. `mount` leaves no time between mounting and the start,
+//! in which a system could fetch what it will need. `energy` captures the packets.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::Context;
 
 use super::capture::{Capture, Radio};
 use super::group::Usage;
 use super::kernel::{Traffic, clock_seconds, day_seconds, idle_seconds, threads, threads_seconds, traffic};
 use super::net::SERVER_GROUP;
-use super::system::System;
-use super::{Outcome, Values, execution, group, mount_cold, mount_timed, page_cache};
+use super::system::{APP, System};
+use super::{Outcome, Values, execution, group, make_cold, mount_cold, mount_timed, page_cache, pages};
 use crate::lab::program::Program;
 
 /// The link is quiet when nothing has arrived for so long: several packets of the slowest link.
@@ -25,6 +33,52 @@ pub fn measure(system: &mut dyn System, program: &'static Program) -> anyhow::Re
     let mut outcome = mount_cold(system, program)?;
     cold(&mut outcome, system, program)?;
     outcome.set("warm", execution::run(program)?.seconds);
+    Ok(outcome)
+}
+
+/// `first`: the server is new.
+pub fn measure_new_server(system: &mut dyn System, program: &'static Program) -> anyhow::Result<Outcome> {
+    system.unmount()?;
+    system.stop()?;
+    system.serve(program.tree)?;
+    measure_first(system, program)
+}
+
+/// The first cold start at a server that is there already.
+pub fn measure_first(system: &mut dyn System, program: &'static Program) -> anyhow::Result<Outcome> {
+    let mut outcome = mount_cold(system, program)?;
+    cold(&mut outcome, system, program)?;
+    Ok(outcome)
+}
+
+/// `mount`: until the first byte of the program's file is there, and in a second mount until the
+/// program has ended.
+pub fn measure_mount(system: &mut dyn System, program: &'static Program) -> anyhow::Result<Outcome> {
+    let file = pages::first_file(program)?;
+    make_cold(system, program)?;
+    let (before, begun) = (traffic()?, clock_seconds());
+    system.mount(program.tree).context("cannot mount")?;
+    let mounted = clock_seconds();
+    let path = pages::below(Path::new(APP), &file);
+    let mut byte = [0];
+    let read = File::open(&path).and_then(|file| file.read_exact_at(&mut byte, 0));
+    let (answered, after) = (clock_seconds(), traffic()?);
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    let mut outcome = Outcome::default();
+    outcome.set("mount", mounted - begun);
+    outcome.set("first_read", answered - begun);
+    outcome.set("first_read_rx_bytes", after.rx_bytes - before.rx_bytes);
+
+    make_cold(system, program)?;
+    let (before, begun) = (traffic()?, clock_seconds());
+    system.mount(program.tree).context("cannot mount")?;
+    let execution = execution::run(program)?;
+    outcome.set("together", execution.start + execution.seconds - begun);
+    outcome.set("cold", execution.seconds);
+    if system.is_remote() {
+        wait_quiet()?;
+        outcome.set("rx_bytes", traffic()?.rx_bytes - before.rx_bytes);
+    }
     Ok(outcome)
 }
 
@@ -85,7 +139,7 @@ impl Reading {
 }
 
 /// A cold start; adds its values and returns the monotonic clock at its start.
-fn cold(outcome: &mut Outcome, system: &mut dyn System, program: &Program) -> anyhow::Result<f64> {
+pub fn cold(outcome: &mut Outcome, system: &mut dyn System, program: &Program) -> anyhow::Result<f64> {
     let counters = system.counters()?;
     let nfsd = threads("nfsd")?;
     let before = Reading::now(&nfsd)?;
@@ -101,6 +155,9 @@ fn cold(outcome: &mut Outcome, system: &mut dyn System, program: &Program) -> an
     outcome.set("busy", after.time - before.time - (after.idle - before.idle));
     if system.is_remote() {
         outcome.set("server_busy", server);
+        // With the server on a machine of its own, if both are at work all the time: no less than
+        // this where they wait for each other or for the link.
+        outcome.set("cold_apart", execution.seconds - server);
         wait_quiet()?;
         let (from, to) = (before.traffic, traffic()?);
         outcome.set("rx_bytes", to.rx_bytes - from.rx_bytes);

@@ -36,7 +36,8 @@ fn header(about: &About) -> String {
     let machine = about.machine();
     let facts =
         [("Date", &about.date), ("Commit", &about.commit), ("Host", &machine), ("Kernel of the guest", &about.kernel)];
-    for (name, value) in facts.into_iter().chain([("Binary", &binary)]) {
+    let rivals = about.rivals.join("; ");
+    for (name, value) in facts.into_iter().chain([("Binary", &binary), ("Other systems", &rivals)]) {
         let _ = write!(html, "<div><dt>{name}</dt><dd>{}</dd></div>", unknown(value));
     }
     html.push_str(

@@ -76,7 +76,8 @@ impl<'a> Measured<'a> {
     pub fn links(&self, experiment: &str) -> Vec<&str> {
         let names: BTreeSet<&str> = self.keys(experiment).map(|key| key[1].as_str()).collect();
         let mut names: Vec<&str> = names.into_iter().collect();
-        let rank = |name: &str| ["lan", "wifi", "wan", "thin"].iter().position(|known| *known == name).unwrap_or(4);
+        let order = ["lan", "wifi", "wan", "7mbit", "300kbit", "thin"];
+        let rank = |name: &str| order.iter().position(|known| *known == name).unwrap_or(order.len());
         names.sort_by(|a, b| rank(a).cmp(&rank(b)).then(loss(a).total_cmp(&loss(b))).then(a.cmp(b)));
         names
     }

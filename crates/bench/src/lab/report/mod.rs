@@ -29,6 +29,7 @@ use anyhow::Context;
 use report::html::escape;
 use report::table::aligned;
 
+use super::plan::{FIRST, MOUNT, START};
 use super::record::Record;
 use crate::process::tool;
 use measured::Measured;
@@ -54,6 +55,8 @@ pub struct About {
     pub date: String,
     /// Release of the guest's kernel.
     pub kernel: String,
+    /// Names and versions of the other systems.
+    pub rivals: Vec<String>,
     /// Size of the measured binary, bytes; 0 if unknown.
     pub binary_bytes: u64,
     /// What a reader must know besides, one sentence each; rows that failed, for example.
@@ -87,6 +90,7 @@ impl About {
             memory_bytes: kilobytes * 1024,
             date: String::from_utf8_lossy(&date).trim().to_string(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            rivals: Vec::new(),
             binary_bytes,
             notes,
         }
@@ -111,12 +115,25 @@ pub fn write(records: &[Record], pages: &PageLists, about: &About, path: &Path) 
 pub fn tables(records: &[Record], pages: &PageLists) -> String {
     let measured = Measured::new(records, pages);
     let mut text = aligned(&target_lines(&measured));
-    for link in measured.links("start").iter().filter(|link| **link != "-") {
-        text.push('\n');
-        text.push_str(&aligned(&start_lines(&measured, link)));
+    for link in measured.links(START).iter().filter(|link| **link != "-") {
+        for (experiment, value, heading) in TABLES {
+            let lines = start_lines(&measured, experiment, link, value, heading);
+            if lines.len() > 1 {
+                text.push('\n');
+                text.push_str(&aligned(&lines));
+            }
+        }
     }
     text
 }
+
+/// Tables of a link for the terminal: experiment, value, and what it is called.
+const TABLES: [(&str, &str, &str); 4] = [
+    (START, "cold", "cold start"),
+    (FIRST, "cold", "first cold start after the server came up"),
+    (START, "cold_apart", "cold start without the server's processor time"),
+    (MOUNT, "together", "mount and start"),
+];
 
 fn target_lines(measured: &Measured) -> Vec<Vec<String>> {
     let mut lines = vec![["bar", "demanded", "worst", "verdict"].map(str::to_string).to_vec()];
@@ -132,17 +149,20 @@ fn target_lines(measured: &Measured) -> Vec<Vec<String>> {
     lines
 }
 
-/// Cold starts over one link: a line per system, a column per program.
-fn start_lines(measured: &Measured, link: &str) -> Vec<Vec<String>> {
-    let programs = measured.programs("start");
-    let heading = format!("cold start, {link}");
+/// A value over one link: a line per system, a column per program.
+fn start_lines(measured: &Measured, experiment: &str, link: &str, value: &str, heading: &str) -> Vec<Vec<String>> {
+    let programs = measured.programs(experiment);
+    let heading = format!("{heading}, {link}");
     let mut lines = vec![std::iter::once(heading).chain(programs.iter().map(|name| name.to_string())).collect()];
     // Disks know no loss: they stand in the table of the link without it.
     let is_shown = |system: &&str| measured::loss(link) == 0.0 || !measured::is_free_of_links(system);
-    for system in measured.systems("start", link).into_iter().filter(is_shown) {
-        let cold = |program: &&str| measured.value("start", link, system, program, "cold");
-        let cells = programs.iter().map(|program| cold(program).map_or("-".into(), text::seconds));
-        lines.push(std::iter::once(system.to_string()).chain(cells).collect());
+    for system in measured.systems(experiment, link).into_iter().filter(is_shown) {
+        let times: Vec<Option<f64>> =
+            programs.iter().map(|program| measured.value(experiment, link, system, program, value)).collect();
+        if times.iter().any(Option::is_some) {
+            let cells = times.into_iter().map(|time| time.map_or("-".into(), text::seconds));
+            lines.push(std::iter::once(system.to_string()).chain(cells).collect());
+        }
     }
     lines
 }

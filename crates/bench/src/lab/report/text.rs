@@ -2,6 +2,8 @@
 
 pub use report::text::*;
 
+use crate::lab::program::LEARNED_FROM;
+
 /// Plain language for a system of the lab.
 pub fn system(name: &str) -> String {
     let label = match name {
@@ -13,12 +15,18 @@ pub fn system(name: &str) -> String {
         "runnel:once" => "Runnel, learned once",
         "runnel:learned" => "Runnel, learned",
         "runnel:paper" => "Runnel, paper mode",
+        "runnel:updated" => "Runnel, image updated",
         "squashfs" => "squashfs, NBD",
         "erofs" => "EROFS, NBD",
         "nydus" => "Nydus",
-        other => return other.strip_prefix("runnel:").map_or(other, |mode| mode).to_string(),
+        other => return runnel_mode(other),
     };
     label.to_string()
+}
+
+fn runnel_mode(name: &str) -> String {
+    let Some(mode) = name.strip_prefix("runnel:") else { return name.to_string() };
+    mode.strip_prefix(LEARNED_FROM).map_or(mode.to_string(), |taught| format!("Runnel, learned {taught}"))
 }
 
 /// A link in a word, where its numbers stand beside it.
@@ -28,6 +36,8 @@ pub fn link_short(name: &str) -> String {
         "lan" => "1 Gbit/s",
         "wifi" => "WiFi",
         "wan" => "WAN",
+        "7mbit" => "7 Mbit/s",
+        "300kbit" => "300 kbit/s",
         "thin" => "128 kbit/s",
         "-" => "no network",
         other => other,
@@ -42,6 +52,8 @@ pub fn link(name: &str) -> String {
         "lan" => "1 Gbit/s (0.2 ms)",
         "wifi" => "WiFi (50 Mbit/s, 3 ms)",
         "wan" => "WAN (25 Mbit/s, 20 ms)",
+        "7mbit" => "7 Mbit/s (80 ms)",
+        "300kbit" => "300 kbit/s (400 ms)",
         "thin" => "128 kbit/s (40 ms)",
         "-" => "no network",
         other => other,

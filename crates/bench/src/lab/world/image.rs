@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::Context;
 
 use super::needs::Form;
+use super::newest::Newest;
 use super::stage::{Fingerprint, Stages, finish, remove, unfinished};
 use super::tree::Tree;
 use crate::process::{find_program, tool};
@@ -20,6 +21,18 @@ pub struct Makers {
     pub runnel_fingerprint: Fingerprint,
     /// Nydus' converter.
     pub nydus_image: Option<PathBuf>,
+    /// The newest tools of squashfs and EROFS; else the machine's own are used.
+    pub newest: Option<Newest>,
+}
+
+impl Makers {
+    /// A tool of another system: the newest, or that of the machine.
+    fn program(&self, name: &str, package: &str) -> anyhow::Result<Command> {
+        match self.newest.as_ref().and_then(|newest| newest.command(name)) {
+            Some(command) => Ok(command),
+            None => program(name, package),
+        }
+    }
 }
 
 impl Form {
@@ -41,8 +54,13 @@ pub fn prepare(tree: &Tree, form: Form, images: &Path, makers: &Makers, stages: 
     let path = form.path(images, tree.name);
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut inputs = format!("tree {}\n", tree.fingerprint);
-    if form == Form::Runnel {
-        inputs.push_str(&format!("runnel {}\n", makers.runnel_fingerprint));
+    match form {
+        Form::Runnel => inputs.push_str(&format!("runnel {}\n", makers.runnel_fingerprint)),
+        Form::Squashfs | Form::Erofs => {
+            let versions = makers.newest.as_ref().map(Newest::versions).transpose()?;
+            inputs.push_str(&format!("tools {}\n", versions.unwrap_or_default().join(", ")));
+        }
+        Form::Nydus | Form::Casync => {}
     }
     stages.run(&name, &inputs, &path, || {
         let new = unfinished(&path)?;
@@ -63,11 +81,11 @@ fn make(tree: &Tree, form: Form, new: &Path, makers: &Makers) -> anyhow::Result<
             tool(Command::new(&makers.runnel).arg("pack").arg(from).arg("-o").arg(new))?;
         }
         Form::Squashfs => {
-            let mut command = program("mksquashfs", "squashfs-tools")?;
+            let mut command = makers.program("mksquashfs", "squashfs-tools")?;
             tool(command.arg(from).arg(new).args(["-comp", "zstd", "-noappend", "-no-progress", "-quiet"]))?;
         }
         Form::Erofs => {
-            tool(program("mkfs.erofs", "erofs-utils")?.args(["--quiet", "-zlz4hc"]).arg(new).arg(from))?;
+            tool(makers.program("mkfs.erofs", "erofs-utils")?.args(["--quiet", "-zlz4hc"]).arg(new).arg(from))?;
         }
         Form::Nydus => {
             let converter = makers.nydus_image.as_ref().context("there is no nydus-image")?;

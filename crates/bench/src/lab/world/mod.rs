@@ -5,6 +5,7 @@
 //! CACHE/stamps/        what each stage was made from
 //! CACHE/kernel/        vmlinuz, initramfs.gz, modules
 //! CACHE/minbase/       a minimal Debian system; copies with packages: guest/, base/
+//! CACHE/newest/        tools of other systems in their newest versions
 //! CACHE/content/       trees/, images/, fresh/, learned/, pages/: what servers publish
 //! CACHE/guest.img, content.img   the disks of the guest
 //! ```
@@ -20,7 +21,9 @@ pub mod image;
 pub mod kernel;
 pub mod learn;
 pub mod needs;
+pub mod newest;
 pub mod nydus;
+pub mod rivals;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -32,14 +35,16 @@ use anyhow::{Context, ensure};
 use super::data::VERSION as DATA_VERSION;
 use super::program::{PROGRAMS, Program};
 pub use crate::stage;
+use crate::stream::say;
 use binary::Binaries;
 use kernel::Kernel;
 use needs::{Form, Needs};
+use newest::Newest;
 use stage::{Fingerprint, Stages};
 use tree::Tree;
 
 /// Changes when results of the same binaries can no longer be compared with older ones.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Free space of the content's disk: the guest writes profiles, copies of stores and caches there.
 const CONTENT_SPARE_BYTES: u64 = 256 << 20;
@@ -58,6 +63,8 @@ pub struct World {
     pub content: PathBuf,
     /// The programs under test, and those that measure them.
     pub binaries: Binaries,
+    /// Names and versions of what is compared with.
+    pub rivals: Vec<String>,
     /// Tells these binaries in this world from others: results with the same key can be compared.
     pub key: String,
 }
@@ -93,13 +100,26 @@ pub fn prepare(needs: &Needs, settings: &Settings) -> anyhow::Result<World> {
         runnel_fingerprint: Fingerprint::EMPTY.and_file(&binaries.runnel)?,
         runnel: binaries.runnel.clone(),
         nydus_image: settings.nydus.as_ref().map(|nydus| nydus.converter.clone()),
+        newest: if needs.newest_tools() { newest_tools(cache, &stages) } else { None },
     };
     let content = content(needs, &trees, &makers, cache, &stages)?;
     let key = Fingerprint::EMPTY
         .and(makers.runnel_fingerprint.to_string().as_bytes())
         .and_file(&binaries.bench)?
         .and(format!("{VERSION} {} {} {DATA_VERSION} {}", tree::VERSION, learn::VERSION, kernel.release).as_bytes());
-    Ok(World { kernel, guest, content, binaries, key: key.to_string() })
+    let rivals = rivals::versions(&cache.join("guest"), needs, &makers, &kernel.release)?;
+    Ok(World { kernel, guest, content, binaries, rivals, key: key.to_string() })
+}
+
+/// The newest tools; where they cannot be had, the report says which ones were used.
+fn newest_tools(cache: &Path, stages: &Stages) -> Option<Newest> {
+    match Newest::prepare(cache, stages) {
+        Ok(newest) => Some(newest),
+        Err(error) => {
+            say(&format!("lab: the machine's own tools make the images of squashfs and EROFS: {error:#}"));
+            None
+        }
+    }
 }
 
 /// Does two things side by side: one waits for the network or one core while the other computes.

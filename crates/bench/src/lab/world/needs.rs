@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::super::data;
 use super::super::data::case::{Case, Work};
 use super::super::plan::Entry;
-use super::super::program::{Program, TREES};
+use super::super::program::{LEARNED_FROM, Program, TREES};
 
 /// Packages of the guest whatever is measured.
 const GUEST_PACKAGES: [&str; 9] =
     ["kmod", "iproute2", "ethtool", "nfs-kernel-server", "nfs-common", "util-linux", "procps", "fuse3", "attr"];
 
 /// A system or an experiment and what the guest needs for it besides.
-const MORE_PACKAGES: [(&str, &[&str]); 8] = [
+const MORE_PACKAGES: [(&str, &[&str]); 9] = [
     ("squashfs", &["nbd-client", "nbdkit"]),
     ("erofs", &["nbd-client", "nbdkit"]),
     ("nydus", &["busybox-static"]),
@@ -21,10 +21,14 @@ const MORE_PACKAGES: [(&str, &[&str]); 8] = [
     ("httpdirfs", &["httpdirfs", "busybox-static"]),
     ("rclone", &["rclone"]),
     ("energy", &["tcpdump"]),
+    ("profile", &["linux-perf"]),
 ];
 
 /// Modes of Runnel that begin with an empty memory.
 const UNLEARNED: [&str; 2] = ["none", "once"];
+
+/// The mode of Runnel in which an image is replaced by its next version.
+const UPDATED: &str = "updated";
 
 /// A form in which a tree is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,8 +95,13 @@ impl Needs {
             if let Some(form) = Form::of(&row.system) {
                 needs.images.insert((program.tree, form));
             }
-            let remembers = row.system == "runnel" && !UNLEARNED.contains(&row.mode.as_str());
-            let by_page = ["touch", "set", "page"].contains(&row.experiment.as_str());
+            let unlearned = UNLEARNED.contains(&row.mode.as_str()) || row.mode.starts_with(LEARNED_FROM);
+            let remembers = row.system == "runnel" && !unlearned;
+            let by_page = ["mount", "touch", "set", "page"].contains(&row.experiment.as_str());
+            if let Some(next) = program.next_tree().filter(|_| row.mode == UPDATED) {
+                needs.trees.insert(next);
+                needs.images.insert((next, Form::Runnel));
+            }
             if remembers || by_page {
                 needs.images.insert((program.tree, Form::Runnel));
                 needs.learned.insert(program.name);
@@ -105,6 +114,11 @@ impl Needs {
     pub fn tree_packages(&self) -> BTreeSet<String> {
         let wanted = TREES.iter().filter(|(name, _)| self.trees.contains(name));
         wanted.flat_map(|(_, packages)| packages.iter().map(|name| name.to_string())).collect()
+    }
+
+    /// True if images of squashfs or EROFS are made.
+    pub fn newest_tools(&self) -> bool {
+        self.images.iter().any(|(_, form)| [Form::Squashfs, Form::Erofs].contains(form))
     }
 
     /// True if the plan has rows of Nydus.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::super::program::TREES;
+use super::super::program::{NEXT_VERSIONS, TREES};
 use super::debian::Root;
 use super::stage::{Fingerprint, Stages, finish, unfinished};
 use crate::workload::tree::{self, Source};
@@ -15,6 +15,13 @@ use crate::workload::{Database, HELLO_C, class, python};
 
 /// Changes when trees are made in another way.
 pub const VERSION: u32 = 1;
+
+/// The file that is different in the next version of Python's tree: a large module, which gets a
+/// line at its start, so that everything after it has moved.
+const CHANGED_FILE: &str = "usr/lib/python3.11/typing.py";
+
+/// That line.
+const CHANGED_LINE: &[u8] = b"# the next version\n";
 
 /// Folder of the lab's own files inside a tree.
 const OWN: &str = "lab";
@@ -66,6 +73,9 @@ pub fn prepare(
                 );
             }
             own_files(name, &new)?;
+            if NEXT_VERSIONS.iter().any(|(_, next)| next == name) {
+                change_a_file(&new)?;
+            }
             tree::finish(&new)?;
             finish(&root)
         })?;
@@ -74,12 +84,22 @@ pub fn prepare(
     Ok(trees)
 }
 
+/// Makes of a tree its next version. The file is made anew: its old one is that of the Debian
+/// system too.
+fn change_a_file(root: &Path) -> anyhow::Result<()> {
+    let path = root.join(CHANGED_FILE);
+    let old = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    fs::remove_file(&path)
+        .and_then(|()| fs::write(&path, [CHANGED_LINE, &old].concat()))
+        .with_context(|| format!("cannot change {}", path.display()))
+}
+
 /// Files of the lab in every tree: the same place everywhere, the program's own where it is used.
 fn own_files(name: &str, root: &Path) -> anyhow::Result<()> {
     let folder = root.join(OWN);
     fs::create_dir_all(&folder)?;
     let (file, content) = match name {
-        "python" => ("python_200.py", python::program_of_imports(root)?.into_bytes()),
+        "python" | "python-next" => ("python_200.py", python::program_of_imports(root)?.into_bytes()),
         "gcc" => ("hello.c", HELLO_C.into()),
         "java" => ("Hello.class", class::hello("Hello", "hello")),
         _ => return Ok(()),

@@ -10,12 +10,14 @@ pub mod caching;
 pub mod distribution;
 pub mod energy;
 pub mod execution;
+pub mod first;
 pub mod latency;
 pub mod limits;
 pub mod loss;
 pub mod order;
 pub mod peers;
 pub mod readahead;
+pub mod siblings;
 pub mod targets;
 
 use super::measured::Measured;
@@ -61,6 +63,8 @@ pub fn all(measured: &Measured) -> Vec<Figure> {
         latency::figure(measured),
         caching::providers(measured),
         execution::figure(measured),
+        first::figure(measured),
+        siblings::figure(measured),
         distribution::latencies(measured),
         distribution::cumulative(measured),
         loss::figure(measured),
