@@ -3,6 +3,8 @@
 # With --full everything: the server, and runnel-bench beside it (the lab runs both in its guest). With --quick everything, not
 # optimised across crates: for tests, not for measurements. None of them unwinds: that takes
 # the unwinder that library.sh puts together, and a server of the lab that panics should fail the run.
+# DEVICE_RUSTFLAGS says what the devices have beyond what every ARCH has: "-C target-feature=+neon" for ARMv7 with NEON, which
+# makes BLAKE3 use it (AArch64 has it always).
 # Result: target/dist/runnel-ARCH[-full|-quick], and target/dist/runnel-bench-ARCH-full or -quick
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +18,7 @@ case "${2:-}" in
 esac
 . scripts/musl.sh "$arch"
 export RUSTFLAGS="-C link-self-contained=no -C target-feature=+crt-static -C panic=abort -C relocation-model=static
-  -L native=$tools -C link-arg=-lgcc -C link-arg=-lc"
+  -L native=$tools -C link-arg=-lgcc -C link-arg=-lc ${DEVICE_RUSTFLAGS:-}"
 RUSTFLAGS=$(echo $RUSTFLAGS)
 cargo build --profile $profile "${binaries[@]/#/--package=}" "${features[@]}" --target "$rust" -Zbuild-std=std,panic_abort
 for binary in "${binaries[@]}"; do

@@ -384,15 +384,19 @@ impl ImageHandler {
             return self.shared.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
         }
         let mut rest = raw.as_slice();
-        let checked: Vec<(PageId, Option<&[u8]>)> = pages
+        let parts: Vec<(PageId, &[u8])> = pages
             .iter()
             .zip(sizes)
             .map(|(page, bytes)| {
                 let (bytes, after) = rest.split_at(bytes);
                 rest = after;
-                (*page, Some(bytes).filter(|bytes| metadata.verify_page(*page, bytes).is_ok()))
+                (*page, bytes)
             })
             .collect();
+        let all_good = metadata.verify_pages(&parts).is_ok();
+        let is_good = |page: PageId, bytes: &[u8]| all_good || metadata.verify_page(page, bytes).is_ok();
+        let checked: Vec<(PageId, Option<&[u8]>)> =
+            parts.into_iter().map(|(page, bytes)| (page, Some(bytes).filter(|bytes| is_good(page, bytes)))).collect();
         self.shared.run(|schedule, now| schedule.pages_arrived(now, key, &checked));
     }
 

@@ -287,12 +287,9 @@ impl Decoder {
             Decoder::Zstd { decoder, .. } => decoder.piece(&piece.bytes, start, raw).ok()?,
             Decoder::Dead => return None,
         }
-        let good = raw.len() == start
-            && candidates.iter().all(|candidate| is_page(metadata, candidate.page, &raw[candidate.bytes.clone()]));
+        let pages: Option<Vec<(PageId, &[u8])>> =
+            candidates.iter().map(|candidate| Some((candidate.page, raw.get(candidate.bytes.clone())?))).collect();
+        let good = raw.len() == start && metadata.verify_pages(&pages?).is_ok();
         good.then_some(candidates)
     }
-}
-
-fn is_page(metadata: &Metadata, page: PageId, bytes: &[u8]) -> bool {
-    metadata.verify_page(page, bytes).is_ok()
 }

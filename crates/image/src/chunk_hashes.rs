@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use units::{BlockId, ChunkId};
 
 use crate::format::{self, CHUNK_HASH_BYTES};
-use crate::page::short_hash;
+use crate::hash_many::hash_many;
+use crate::page::short;
 use crate::section::{decode, read_stored};
 use crate::table::Table;
 use crate::{ImageError, Metadata, ReadAt};
@@ -169,12 +170,15 @@ impl Metadata {
         if self.hashes.seen().has(block) {
             return Ok(());
         }
-        let mut found = Vec::new();
+        let (mut chunks, mut parts) = (Vec::new(), Vec::new());
         for chunk in self.block_chunks(block) {
             let Some(place) = self.chunk(chunk) else { continue };
             let start = place.offset as usize;
-            found.push((chunk, short_hash(raw.get(start..start + place.bytes as usize).unwrap_or(b""))));
+            chunks.push(chunk);
+            parts.push(raw.get(start..start + place.bytes as usize).unwrap_or(b""));
         }
+        let hashes = hash_many(&parts);
+        let found = chunks.into_iter().zip(hashes.iter().map(short));
         let mut seen = self.hashes.seen();
         if seen.has(block) {
             return Ok(());

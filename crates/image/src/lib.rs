@@ -33,6 +33,7 @@ mod extent;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod format;
+mod hash_many;
 mod inode;
 pub mod limits;
 mod metadata;
@@ -59,6 +60,7 @@ pub use directory::Entry;
 pub use dump::dump;
 pub use error::ImageError;
 pub use extent::ExtentRun;
+pub use hash_many::hash_many;
 pub use inode::{Inode, Kind, device_number, device_parts};
 pub use limits::Limits;
 pub use metadata::Metadata;

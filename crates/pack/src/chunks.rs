@@ -13,10 +13,12 @@ use units::{ChunkId, PAGE_BYTES};
 use crate::group::Group;
 use crate::inodes::FileWork;
 
-/// The BLAKE3 hash of a chunk, or `None` for a chunk of zeros.
-pub(crate) fn hash(bytes: &[u8]) -> Option<[u8; 32]> {
+/// The BLAKE3 hash of each of some chunks, or `None` for a chunk of zeros.
+pub(crate) fn hashes(chunks: &[&[u8]]) -> Vec<Option<[u8; 32]>> {
     const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-    (bytes != &ZEROS[..bytes.len()]).then(|| *blake3::hash(bytes).as_bytes())
+    let hashes = image::hash_many(chunks);
+    let hash = |(bytes, hash): (&&[u8], blake3::Hash)| (*bytes != &ZEROS[..bytes.len()]).then(|| *hash.as_bytes());
+    chunks.iter().zip(hashes).map(hash).collect()
 }
 
 /// BLAKE3 output is as good a table position as any hash of it: takes the first 8 bytes.

@@ -35,8 +35,12 @@ pub(crate) fn gather(
         let Some((_, content)) = &open else { continue };
         let bytes = &mut out[places[index]..places[index] + chunk.bytes as usize];
         content.read_at(u64::from(chunk.position) * chunk_bytes, bytes)?;
-        if chunks::hash(bytes) != Some(chunk.hash) {
-            return Err(changed(file.content));
+    }
+    let parts: Vec<&[u8]> =
+        places.iter().zip(wanted).map(|(start, chunk)| &out[*start..*start + chunk.bytes as usize]).collect();
+    for (chunk, hash) in wanted.iter().zip(chunks::hashes(&parts)) {
+        if hash != Some(chunk.hash) {
+            return Err(changed(files[chunk.file as usize].content));
         }
     }
     Ok(())

@@ -12,10 +12,10 @@ use image::{Builder, Filter, ImageError, Limits};
 use rayon::prelude::*;
 
 use crate::chunks::{self, Chunk, Chunks, Runs};
-use crate::group::Group;
+use crate::group::{FileKind, Group};
 use crate::hot::HotPages;
 use crate::inodes::FileWork;
-use crate::read_batch::{Batch, Reading, read_files};
+use crate::read_batch::{Batch, Piece, Reading, read_files};
 use crate::recompress::Streams;
 use crate::sort::{self, Features};
 use crate::{Options, PackError, Progress};
@@ -102,30 +102,17 @@ impl Work<'_> {
         let chunk_bytes = self.chunk_bytes;
         let spans: Vec<_> =
             batch.pieces.iter().flat_map(|piece| piece.chunks(chunk_bytes).map(move |chunk| (piece, chunk))).collect();
-        let described: Vec<Option<Described>> = spans
-            .par_iter()
-            .with_min_len(TASK_CHUNKS)
-            .map(|(piece, (position, start, bytes))| {
-                let bytes = &batch.bytes[*start..start + bytes];
-                let hash = chunks::hash(bytes)?;
+        let part = |(_, (_, start, bytes)): &(&Piece, (u32, usize, usize))| &batch.bytes[*start..start + bytes];
+        let describe = |spans: &[(&Piece, (u32, usize, usize))]| {
+            let parts: Vec<&[u8]> = spans.iter().map(part).collect();
+            let hashed = chunks::hashes(&parts).into_iter().zip(parts);
+            let task = spans.iter().zip(hashed).map(|((piece, (position, ..)), (hash, bytes))| {
                 let kind = &batch.kinds[piece.kind as usize];
-                let group = kind.group(u64::from(*position) * chunk_bytes as u64, bytes);
-                let mut shingles = Vec::new();
-                if let Some(sampling) = self.sampling {
-                    let filter = if self.filters { group.filter() } else { Filter::None };
-                    let mut filtered = Vec::new();
-                    let bytes = if filter == Filter::None {
-                        bytes
-                    } else {
-                        filtered.extend_from_slice(bytes);
-                        filter::encode(filter, u64::from(*position) * chunk_bytes as u64, &mut filtered);
-                        filtered.as_slice()
-                    };
-                    sort::shingles(bytes, sampling, &mut shingles);
-                }
-                Some(Described { hash, group, shingles })
-            })
-            .collect();
+                Some(self.describe(hash?, kind, u64::from(*position) * chunk_bytes as u64, bytes))
+            });
+            task.collect::<Vec<Option<Described>>>()
+        };
+        let described: Vec<Option<Described>> = spans.par_chunks(TASK_CHUNKS).flat_map_iter(describe).collect();
         for ((piece, (position, _, bytes)), described) in spans.into_iter().zip(described) {
             let Some(Described { hash, mut group, shingles }) = described else { continue };
             if self.hot.contains(piece.file, position, chunk_bytes) {
@@ -140,6 +127,25 @@ impl Work<'_> {
         }
         self.check_limits()?;
         Ok(())
+    }
+
+    /// What is known of a chunk with this hash at `position` of a file, in bytes.
+    fn describe(&self, hash: [u8; 32], kind: &FileKind, position: u64, bytes: &[u8]) -> Described {
+        let group = kind.group(position, bytes);
+        let mut shingles = Vec::new();
+        if let Some(sampling) = self.sampling {
+            let filter = if self.filters { group.filter() } else { Filter::None };
+            let mut filtered = Vec::new();
+            let bytes = if filter == Filter::None {
+                bytes
+            } else {
+                filtered.extend_from_slice(bytes);
+                filter::encode(filter, position, &mut filtered);
+                filtered.as_slice()
+            };
+            sort::shingles(bytes, sampling, &mut shingles);
+        }
+        Described { hash, group, shingles }
     }
 
     /// Ends early what could only fail at the very end, after hours perhaps.
