@@ -46,8 +46,9 @@ use tree::Tree;
 /// Changes when results of the same binaries can no longer be compared with older ones.
 const VERSION: u32 = 2;
 
-/// Free space of the content's disk: the guest writes profiles, copies of stores and caches there.
-const CONTENT_SPARE_BYTES: u64 = 256 << 20;
+/// Free space of the content's disk: the guest writes profiles, copies of stores and caches there,
+/// and a server takes no upload that leaves it less than 256 MiB. The file has holes there.
+const CONTENT_SPARE_BYTES: u64 = 640 << 20;
 
 /// Free space of the guest's root, which is read-only.
 const GUEST_SPARE_BYTES: u64 = 32 << 20;
