@@ -141,6 +141,11 @@ impl StoredBlock {
 }
 
 impl Evicted {
+    /// A block whose pages are to be stored as if it had left the cache, but for what was taken.
+    pub fn handed_on(block: BlockId, bytes: BlockBytes, taken: Taken) -> Evicted {
+        Evicted { block, taken, speculated: false, used: true, decoded: Some(bytes), stored: None }
+    }
+
     /// Its bytes, decoded again if only the stored ones were kept.
     pub fn bytes(&self) -> Option<BlockBytes> {
         let decoded = self.decoded.clone();
@@ -268,16 +273,6 @@ impl BlockCache {
         let first_use = !entry.used;
         entry.used = true;
         first_use && entry.speculated
-    }
-
-    /// Notes that the whole block will have been handed on, and returns it as if it left, with what
-    /// was taken before.
-    pub fn hand_on(&mut self, block: BlockId, bytes: &BlockBytes) -> Option<Evicted> {
-        let entry = self.entries.get_mut(&block)?;
-        let taken = entry.taken.clone();
-        entry.taken.mark(0, entry.raw_bytes);
-        let (speculated, used) = (entry.speculated, entry.used);
-        Some(Evicted { block, taken, speculated, used, decoded: Some(Arc::clone(bytes)), stored: None })
     }
 
     /// Adds a block to the first level, and to the second if `stored` is given and has room there;

@@ -7,7 +7,7 @@
 //!
 //! `schedule` decides what is answered, requested and stored: it is pure and owns the state of all
 //! READs and requests. `shared` holds it behind a lock. `handler` runs requests on a connection to
-//! a server, `http` on one to a web server, `local` on a file. `storer` decodes pushes and stores
+//! a server, `http` on one to a web server; `local` answers READs from a file. `storer` decodes pushes and stores
 //! them into the page cache. `block_cache` and `slab` keep blocks, `allocator` keeps page buffers,
 //! `link` has the policies that follow from the link, `hashes` fetches chunk hashes after the
 //! mount. `upload` and `admin` serve commands that need no mount; `ablation` is for measurements.
@@ -47,6 +47,7 @@ mod tests;
 pub use config::{Ablation, CONNECTIONS_MAX, Config, Granularity};
 pub use counters::Counters;
 pub use error::{ClientError, ReadError};
+pub use local::blocks::{BlockFailure, FileBlocks, NearBlock};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
 pub use session::{HINT_PAGES_MAX, Session};

@@ -84,7 +84,7 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
         handles.push(ConnectionHandle { commands, waker: Some(Arc::clone(&waker)) });
         threads.push((receiver, waker));
     }
-    let (session, shared) = Session::start(metadata, config, clock, device, handles, true)?;
+    let (session, shared) = Session::start(metadata, config, clock, device, handles, None)?;
     shared.takes_volumes.store(true, Ordering::Release);
     // Up before its thread runs: requests from now on wait in the channel.
     let traffic = connection.machine.traffic();

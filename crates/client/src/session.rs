@@ -1,7 +1,7 @@
 //! A mounted image: READs in, bytes out, whether the image is a local file or on a server.
 //!
 //! Threads of a session, all detached and ended by [`Session::shutdown`]: one per connection (or
-//! one that reads the local file), the storer, which digests pushes and stores pages into the page
+//! one that reads hinted blocks of the local file), the storer, which digests pushes and stores pages into the page
 //! cache, the timer, and the refill thread of the page pool. They share ([`Shared`]) the
 //! [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when a
 //! kept block is decoded again) and never across a callback or a system call other than waking a
@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::ClientError;
 use crate::job::Job;
+use crate::local::LocalReader;
 use crate::schedule::Schedule;
 use crate::shared::{ConnectionHandle, Shared};
 use crate::sink::{Done, PageSink};
@@ -34,6 +35,8 @@ pub const HINT_PAGES_MAX: usize = wire::format::HINT_PAGES_WAITING_MAX;
 /// One mounted image.
 pub struct Session {
     pub(crate) shared: Arc<Shared>,
+    /// Of an image in a local file.
+    local: Option<LocalReader>,
 }
 
 impl Session {
@@ -44,16 +47,21 @@ impl Session {
         clock: Clock,
         device: u128,
         handles: Vec<ConnectionHandle>,
-        remote: bool,
+        local: Option<LocalReader>,
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
-        let pool = if config.ablation.allocated_pages { Ok(Allocator::without_pool()) } else { Allocator::start() };
+        // READs of a local file take no pages of the pool.
+        let pool = if config.ablation.allocated_pages || local.is_some() {
+            Ok(Allocator::without_pool())
+        } else {
+            Allocator::start()
+        };
         let pool = Arc::new(pool.map_err(ConnectionError::System)?);
-        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), remote);
+        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), local.is_none());
         schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
         let shared = Shared::new(metadata, config, clock, device, schedule, handles, storer);
         let shared = Arc::new(shared);
-        let session = Arc::new(Session { shared: Arc::clone(&shared) });
+        let session = Arc::new(Session { shared: Arc::clone(&shared), local });
         let timer = Arc::clone(&shared);
         spawn("runnel-timer", move || timer.keep_time())?;
         spawn_storer(Arc::clone(&shared), jobs)?;
@@ -72,10 +80,20 @@ impl Session {
     }
 
     /// Reads `bytes` bytes at `offset` of a file, fewer at its end. `done` is called before this
-    /// returns if the bytes are here, else later from a thread of the session: always in the end,
-    /// and in soft mode within the stated time. `token` is the running action that reads.
-    pub fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
-        self.shared.run(|schedule, now| schedule.read(now, token, inode, offset, bytes, done));
+    /// returns if the bytes are here or in a local file, else later from a thread of the session:
+    /// always in the end, and in soft mode within the stated time. `token` is the running action
+    /// that reads. Returns whether all bytes were in memory.
+    pub fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) -> bool {
+        match &self.local {
+            Some(local) => local.read(&self.shared, inode, offset, bytes, done),
+            None => self.shared.run(|schedule, now| schedule.read(now, token, inode, offset, bytes, done)),
+        }
+    }
+
+    /// Whether the image is a local file: nobody learns from what is read, and reading more than
+    /// was asked for costs no link.
+    pub fn is_local(&self) -> bool {
+        self.local.is_some()
     }
 
     /// Puts pages into the page cache without a READ. The caller knows that `pages` will be needed
@@ -98,7 +116,11 @@ impl Session {
 
     /// The counters of the session.
     pub fn counters(&self) -> Counters {
-        self.shared.counters()
+        let mut counters = self.shared.counters();
+        if let Some(local) = &self.local {
+            local.blocks.add_to(&mut counters);
+        }
+        counters
     }
 
     /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`].

@@ -151,7 +151,7 @@ impl Shared {
 
     /// A block left the cache. The storer takes it unless it has enough to do: nothing is lost but
     /// a convenience.
-    fn offer_evicted(&self, gone: crate::block_cache::Evicted) {
+    pub fn offer_evicted(&self, gone: crate::block_cache::Evicted) {
         let bytes = gone.held_bytes();
         let before = self.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
         if before > UNDIGESTED_BYTES_MAX || self.storer.send(Job::Evicted(gone)).is_err() {

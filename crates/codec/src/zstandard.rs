@@ -1,10 +1,32 @@
 //! One zstd frame per unit, decoded in a single pass so that the output buffer is the window.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::{Codec, CodecError, Dictionary};
 use zstd::zstd_safe::{self, DCtx};
 
 /// First four bytes of a data frame; skippable frames start otherwise and are not accepted.
 const FRAME_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Decoders kept for the next units, 160 KiB each. One that is made anew costs as much as decoding
+/// a few KiB: its memory comes from the system page by page.
+const CONTEXTS_MAX: usize = 2;
+
+/// Decoders that are not in use.
+static CONTEXTS: Mutex<Vec<DCtx<'static>>> = Mutex::new(Vec::new());
+
+/// A decoder. What it decoded before does not show: each call starts a new frame.
+fn context() -> Result<DCtx<'static>, CodecError> {
+    let kept = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    kept.or_else(DCtx::try_create).ok_or_else(|| CodecError::library(Codec::Zstd, "out of memory"))
+}
+
+fn keep(context: DCtx<'static>) {
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if contexts.len() < CONTEXTS_MAX {
+        contexts.push(context);
+    }
+}
 
 pub(crate) fn reason(code: usize) -> &'static str {
     zstd_safe::get_error_name(code)
@@ -30,12 +52,14 @@ pub(crate) fn decode(
         return Err(CodecError::Length { codec: Codec::Zstd, expected: raw_bytes as u64, found: announced });
     }
     out.resize(raw_bytes, 0);
-    let mut context = DCtx::try_create().ok_or_else(|| CodecError::library(Codec::Zstd, "out of memory"))?;
+    let mut context = context()?;
     let found = match dictionary {
         None => context.decompress(out.as_mut_slice(), stored),
         Some(dictionary) => context.decompress_using_ddict(out.as_mut_slice(), stored, dictionary.prepared()),
     }
-    .map_err(damaged)?;
+    .map_err(damaged);
+    keep(context);
+    let found = found?;
     if found != raw_bytes {
         return Err(CodecError::length(Codec::Zstd, raw_bytes, found));
     }

@@ -33,6 +33,12 @@ use crate::stop::Stop;
 /// changes.
 const OVERLAY_LOOK: Duration = Duration::from_secs(1);
 
+/// Bytes that the kernel reads ahead in a local image: what it does on disks.
+const LOCAL_READAHEAD_BYTES: u32 = 128 << 10;
+
+/// Serving threads of a local image at most: each decodes one block at a time.
+const LOCAL_THREADS_MAX: usize = 4;
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,11 +53,11 @@ pub struct Options {
     pub allow_suid: bool,
     /// Whether device nodes of the image work as devices.
     pub allow_devices: bool,
-    /// Serving threads, 1 to 8.
+    /// Serving threads, 1 to 8; of a local image one per core, if that is more.
     pub threads: usize,
     /// Bytes the kernel may read ahead by itself. The default, one page, makes it ask for exactly
     /// the pages that are touched, so that the server learns the truth; what comes next is pushed,
-    /// not guessed by the kernel.
+    /// not guessed by the kernel. Of a local image it reads ahead as from any disk: nobody learns.
     pub readahead_bytes: u32,
     /// Present everything as owned by this user and group, as `runnel run` does without root.
     pub owner: Option<(u32, u32)>,
@@ -120,6 +126,10 @@ impl Mounted {
     ) -> Result<Mounted, MountError> {
         if options.recorder.is_some() {
             (options.threads, options.readahead_bytes) = (1, 0);
+        } else if source.is_local() {
+            options.readahead_bytes = options.readahead_bytes.max(LOCAL_READAHEAD_BYTES);
+            let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+            options.threads = options.threads.max(cores.min(LOCAL_THREADS_MAX));
         }
         let backend = match options.mounter.clone() {
             None => MountBackend::Own(options.mount_point(mountpoint)),

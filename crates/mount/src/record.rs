@@ -9,9 +9,7 @@ use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use client::{Config, Done};
 use image::Metadata;
@@ -81,16 +79,8 @@ impl Tap {
             }
             state.reading = Some(read.token);
         }
-        let serving = thread::current().id();
-        let at_once = Arc::new(AtomicBool::new(false));
-        let told = at_once.clone();
-        let done = Box::new(move |result: Result<&[u8], client::ReadError>| {
-            told.store(thread::current().id() == serving, Ordering::Relaxed);
-            done(result);
-        });
-        source.read(read.token, read.inode, read.offset, read.bytes, done);
-        // Set by this very thread, or not at all in the meaning asked for.
-        let how = if at_once.load(Ordering::Relaxed) { Answer::AtOnce } else { Answer::Later };
+        let at_once = source.read(read.token, read.inode, read.offset, read.bytes, done);
+        let how = if at_once { Answer::AtOnce } else { Answer::Later };
         let end = read.offset + u64::from(read.bytes);
         let pages = (read.offset / PAGE) as u32..end.div_ceil(PAGE) as u32;
         let mut state = self.lock();

@@ -11,7 +11,8 @@ use units::{InodeId, PageId, Token};
 pub(crate) trait Source: Send + Sync {
     fn metadata(&self) -> &Arc<Metadata>;
     fn attach(&self, sink: Arc<dyn PageSink>);
-    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done);
+    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) -> bool;
+    fn is_local(&self) -> bool;
     fn end(&self, token: Token);
     fn hint(&self, pages: &[PageId]) -> usize;
     fn counters(&self) -> Counters;
@@ -27,8 +28,12 @@ impl Source for Session {
         self.attach(sink);
     }
 
-    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
-        self.read(token, inode, offset, bytes, done);
+    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) -> bool {
+        self.read(token, inode, offset, bytes, done)
+    }
+
+    fn is_local(&self) -> bool {
+        self.is_local()
     }
 
     fn end(&self, token: Token) {

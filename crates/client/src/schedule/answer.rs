@@ -18,6 +18,15 @@ pub(crate) struct Pages {
     pub count: u32,
 }
 
+/// What a READ covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub pages: Pages,
+    /// Bytes of the first page before the READ begins.
+    pub skip: usize,
+    pub bytes: usize,
+}
+
 /// The bytes of a READ, still in pages.
 pub(crate) struct Answer {
     slots: Vec<Slot>,
@@ -53,17 +62,12 @@ impl Pages {
     }
 }
 
-impl Answer {
-    /// The pages that a READ covers, and its empty answer.
+impl Span {
+    /// What a READ covers.
     ///
     /// # Errors
     /// [`ReadError::Io`]: there is no such file, or the READ is too large.
-    pub(super) fn empty(
-        metadata: &Metadata,
-        inode: InodeId,
-        offset: u64,
-        bytes: u32,
-    ) -> Result<(Pages, Answer), ReadError> {
+    pub(super) fn of(metadata: &Metadata, inode: InodeId, offset: u64, bytes: u32) -> Result<Span, ReadError> {
         let file = metadata.inode(inode).filter(|found| found.kind() == Kind::File).ok_or(ReadError::Io)?;
         if bytes > READ_BYTES_MAX {
             return Err(ReadError::Io);
@@ -71,14 +75,21 @@ impl Answer {
         let end = offset.saturating_add(u64::from(bytes)).min(file.size());
         let bytes = end.saturating_sub(offset) as usize;
         if bytes == 0 {
-            return Ok((Pages::none(inode), Answer { slots: Vec::new(), skip: 0, bytes: 0 }));
+            return Ok(Span { pages: Pages::none(inode), skip: 0, bytes: 0 });
         }
         let page_bytes = PAGE_BYTES as u64;
         let first = u32::try_from(offset / page_bytes).map_err(|_| ReadError::Io)?;
         let last = u32::try_from((end - 1) / page_bytes).map_err(|_| ReadError::Io)?;
-        let count = last - first + 1;
-        let slots = (0..count).map(|_| Slot::Missing).collect();
-        Ok((Pages { inode, first, count }, Answer { slots, skip: (offset % page_bytes) as usize, bytes }))
+        let pages = Pages { inode, first, count: last - first + 1 };
+        Ok(Span { pages, skip: (offset % page_bytes) as usize, bytes })
+    }
+}
+
+impl Answer {
+    /// The empty answer to a READ.
+    pub(super) fn empty(span: &Span) -> Answer {
+        let slots = span.pages.iter().map(|_| Slot::Missing).collect();
+        Answer { slots, skip: span.skip, bytes: span.bytes }
     }
 
     /// Fills the slot of one page.

@@ -132,11 +132,6 @@ impl Schedule {
             self.reads.keep_block(page, block, &bytes);
             self.complete(now, page);
         }
-        // A local start reads hot blocks whole, so their pages go to the kernel at once. From a
-        // server they come by READs, which it learns from.
-        if !self.settings.remote && self.settings.store_evicted && block.0 < self.metadata.hot_blocks() {
-            self.evicted.extend(self.cache.hand_on(block, &bytes));
-        }
         self.hints.block_came(block, &bytes);
         self.speculate(now);
         self.pull_on(now);

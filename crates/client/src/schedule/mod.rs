@@ -53,7 +53,7 @@ use crate::error::ReadError;
 use crate::page_parts::PageParts;
 use crate::sink::Done;
 use answer::{Answer, Slot};
-pub(crate) use answer::{Finished, Pages};
+pub(crate) use answer::{Finished, Pages, Span};
 use connections::Connections;
 pub(crate) use hints::HintedBlock;
 use hints::Hints;
@@ -131,8 +131,9 @@ impl Schedule {
             _ => None,
         };
         let granularity = if remote { config.granularity } else { Granularity::Block };
-        // Pages asked for one by one leave nothing to read ahead.
-        let window = if granularity == Granularity::Page { 0 } else { config.readahead_blocks };
+        // Pages asked for one by one leave nothing to read ahead, and READs of a local file do not
+        // come here.
+        let window = if granularity == Granularity::Page || !remote { 0 } else { config.readahead_blocks };
         Schedule {
             settings: Settings { granularity, store_evicted: config.store_evicted, remote },
             state: State::Open,
@@ -143,7 +144,7 @@ impl Schedule {
             pushes: Pushes::new(Arc::clone(&pool), config),
             page_cache: PageCache::new(&metadata),
             touches: Touches::new(remote),
-            readahead: Readahead::new(window, remote),
+            readahead: Readahead::new(window),
             hints: Hints::default(),
             evicted: Vec::new(),
             metadata,
@@ -197,14 +198,18 @@ impl Schedule {
         self.requests.expire(now, &mut self.connections);
     }
 
-    /// A READ of the kernel.
-    pub fn read(&mut self, now: Moment, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
-        let (pages, answer) = match self.plan(inode, offset, bytes) {
-            Ok(plan) => plan,
-            Err(error) => return self.reads.refuse(inode, done, error),
+    /// A READ of the kernel. Whether it was answered at once.
+    pub fn read(&mut self, now: Moment, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) -> bool {
+        let span = match self.plan(inode, offset, bytes) {
+            Ok(span) => span,
+            Err(error) => {
+                self.reads.refuse(inode, done, error);
+                return true;
+            }
         };
+        let pages = span.pages;
         self.page_cache.inode_read(inode);
-        let id = self.reads.begin(now, token, (pages, answer), done);
+        let id = self.reads.begin(now, token, (pages, Answer::empty(&span)), done);
         let demands_before = self.requests.demands();
         let holds_up = self.page_cache.is_held_up_by(pages);
         let mut single_pages = Vec::new();
@@ -219,17 +224,34 @@ impl Schedule {
             }
         }
         self.demand_pages(now, token, &single_pages, holds_up);
-        let Some(is_only) = self.reads.seal(now, id) else { return };
+        let Some(is_only) = self.reads.seal(now, id) else { return true };
         if is_only && self.requests.demands() != demands_before {
             self.requests.count_round_trip();
         }
         if self.state == State::ImageGone {
             self.reads.fail(now, id, ReadError::Protocol);
         }
+        false
     }
 
-    /// Which pages a READ covers, and its empty answer.
-    fn plan(&self, inode: InodeId, offset: u64, bytes: u32) -> Result<(Pages, Answer), ReadError> {
+    /// A READ that its caller answers. Until [`Schedule::read_ended`] its pages are in flight.
+    ///
+    /// # Errors
+    /// The READ is to be answered so.
+    pub fn read_begins(&mut self, inode: InodeId, offset: u64, bytes: u32) -> Result<Span, ReadError> {
+        let planned = self.plan(inode, offset, bytes);
+        self.page_cache.inode_read(inode);
+        self.reads.begin_elsewhere(&planned);
+        planned
+    }
+
+    /// A READ was answered by its caller.
+    pub fn read_ended(&mut self, pages: Pages, error: Option<ReadError>) {
+        self.reads.end_elsewhere(pages, error);
+    }
+
+    /// What a READ covers.
+    fn plan(&self, inode: InodeId, offset: u64, bytes: u32) -> Result<Span, ReadError> {
         if self.state == State::Closed {
             return Err(ReadError::Shutdown);
         }
@@ -239,7 +261,7 @@ impl Schedule {
         if self.reads.is_full() {
             return Err(ReadError::Io);
         }
-        Answer::empty(&self.metadata, inode, offset, bytes)
+        Span::of(&self.metadata, inode, offset, bytes)
     }
 
     /// Answers a page from the daemon's own memory.

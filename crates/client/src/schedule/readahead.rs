@@ -102,7 +102,6 @@ pub struct Around {
 #[derive(Clone, Debug)]
 pub struct Readahead {
     window_blocks_max: u32,
-    wide: bool,
     files: HashMap<InodeId, Stream>,
     clock: u64,
     /// Guesses that were not asked for yet, newest region last.
@@ -128,13 +127,10 @@ struct Stream {
 }
 
 impl Readahead {
-    /// A policy whose windows are at most `window_blocks_max` blocks; 0 switches it off. Only a
-    /// `wide` one guesses at neighbours: where a block costs no round trip, as in a local file, the
-    /// sequence alone is worth the work.
-    pub fn new(window_blocks_max: u32, wide: bool) -> Readahead {
+    /// A policy whose windows are at most `window_blocks_max` blocks; 0 switches it off.
+    pub fn new(window_blocks_max: u32) -> Readahead {
         Readahead {
             window_blocks_max,
-            wide,
             files: HashMap::new(),
             clock: 0,
             regions: Vec::new(),
@@ -166,13 +162,16 @@ impl Readahead {
     /// A block that covers the pages `first_page..end_page` of a file was missed, or a guessed one
     /// was used for the first time. Returns where to look for guesses, to be handed in with
     /// [`Readahead::add`].
-    pub fn reach(&mut self, token: Token, inode: InodeId, first_page: u32, end_page: u32) -> Reach {
+    ///
+    /// Only a `wide` reach goes to neighbours: where a block costs hardly any round trip, the
+    /// sequence alone is worth the work.
+    pub fn reach(&mut self, token: Token, inode: InodeId, (first_page, end_page): (u32, u32), wide: bool) -> Reach {
         if self.window_blocks_max == 0 || self.silent.contains(&token) {
             return Reach::default();
         }
         let window = self.window(inode, first_page, end_page);
         let max = self.window_blocks_max;
-        let near = match (self.wide, self.made >= JUDGED_MIN) {
+        let near = match (wide, self.made >= JUDGED_MIN) {
             (false, _) => Reach::default(),
             (true, true) if self.used * 10 < self.made => {
                 self.probes += 1;
@@ -318,7 +317,7 @@ mod tests {
     }
 
     fn sequence(policy: &mut Readahead, block: u32) -> u32 {
-        policy.reach(ONE, FILE, block * 16, (block + 1) * 16).after
+        policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), false).after
     }
 
     fn drain(policy: &mut Readahead) -> Vec<u32> {
@@ -327,7 +326,7 @@ mod tests {
 
     #[test]
     fn sequential_uses_double_the_window_up_to_its_bound() {
-        let mut policy = Readahead::new(8, false);
+        let mut policy = Readahead::new(8);
         let windows: Vec<u32> = (10..18).map(|block| sequence(&mut policy, block)).collect();
         assert_eq!(windows, [0, 1, 2, 4, 8, 8, 8, 8]);
         assert_eq!(sequence(&mut policy, 300), 0, "a jump closes the window");
@@ -336,28 +335,28 @@ mod tests {
 
     #[test]
     fn a_read_from_the_start_bets_on_one_block() {
-        assert_eq!(Readahead::new(8, false).reach(ONE, FILE, 0, 16).after, 1);
-        assert_eq!(Readahead::new(8, false).reach(ONE, FILE, 5, 16).after, 0);
+        assert_eq!(Readahead::new(8).reach(ONE, FILE, (0, 16), false).after, 1);
+        assert_eq!(Readahead::new(8).reach(ONE, FILE, (5, 16), false).after, 0);
     }
 
     #[test]
     fn short_skips_are_still_sequential_and_long_ones_are_not() {
-        let mut policy = Readahead::new(8, false);
-        policy.reach(ONE, FILE, 16, 32);
-        assert_eq!(policy.reach(ONE, FILE, 32 + SKIP_PAGES_MAX, 48).after, 1);
-        assert_eq!(policy.reach(ONE, FILE, 48 + SKIP_PAGES_MAX + 1, 64).after, 0);
+        let mut policy = Readahead::new(8);
+        policy.reach(ONE, FILE, (16, 32), false);
+        assert_eq!(policy.reach(ONE, FILE, (32 + SKIP_PAGES_MAX, 48), false).after, 1);
+        assert_eq!(policy.reach(ONE, FILE, (48 + SKIP_PAGES_MAX + 1, 64), false).after, 0);
     }
 
     #[test]
     fn files_do_not_disturb_each_other_and_are_bounded() {
-        let mut policy = Readahead::new(8, false);
+        let mut policy = Readahead::new(8);
         sequence(&mut policy, 1);
         for inode in 100..100 + FILES_MAX as u32 - 1 {
-            policy.reach(ONE, InodeId(inode), 16, 32);
+            policy.reach(ONE, InodeId(inode), (16, 32), false);
         }
         assert_eq!(sequence(&mut policy, 2), 1, "still remembered");
         for inode in 1000..2000 {
-            policy.reach(ONE, InodeId(inode), 16, 32);
+            policy.reach(ONE, InodeId(inode), (16, 32), false);
         }
         assert!(policy.files.len() <= FILES_MAX);
         assert_eq!(sequence(&mut policy, 3), 0, "forgotten");
@@ -365,14 +364,14 @@ mod tests {
 
     #[test]
     fn a_wide_policy_looks_to_all_sides_of_the_first_miss() {
-        let reach = Readahead::new(8, true).reach(ONE, FILE, 5000, 5016);
+        let reach = Readahead::new(8).reach(ONE, FILE, (5000, 5016), true);
         assert_eq!(reach, Reach { after: 4, before: 4, image_after: 2, image_before: 1 });
-        assert_eq!(Readahead::new(8, false).reach(ONE, FILE, 5000, 5016), Reach::default());
+        assert_eq!(Readahead::new(8).reach(ONE, FILE, (5000, 5016), false), Reach::default());
     }
 
     #[test]
     fn guesses_go_outward_and_the_newest_region_goes_first() {
-        let mut policy = Readahead::new(8, true);
+        let mut policy = Readahead::new(8);
         let around = Around {
             after: guesses(&[11, 12, 13]),
             before: guesses(&[9]),
@@ -392,14 +391,14 @@ mod tests {
 
     #[test]
     fn nothing_is_guessed_for_an_action_that_is_pushed_to() {
-        let mut policy = Readahead::new(8, true);
+        let mut policy = Readahead::new(8);
         policy.add(ONE, Around { after: guesses(&[1]), ..Around::default() });
         policy.add(Token(2), Around { after: guesses(&[2]), ..Around::default() });
         policy.silence(Token(2));
         assert_eq!(drain(&mut policy), [1]);
-        assert_eq!(policy.reach(Token(2), FILE, 16, 32), Reach::default());
+        assert_eq!(policy.reach(Token(2), FILE, (16, 32), true), Reach::default());
         policy.end(Token(2));
-        assert_ne!(policy.reach(Token(2), FILE, 16, 32), Reach::default(), "the number may come again");
+        assert_ne!(policy.reach(Token(2), FILE, (16, 32), true), Reach::default(), "the number may come again");
     }
 
     /// Makes `made` guesses, of which the first `used` are used at once.
@@ -414,12 +413,12 @@ mod tests {
     }
 
     fn far(policy: &mut Readahead) -> Vec<Reach> {
-        (1..=PROBE_EVERY).map(|i| policy.reach(ONE, FILE, i * 10_000, i * 10_000 + 16)).collect()
+        (1..=PROBE_EVERY).map(|i| policy.reach(ONE, FILE, (i * 10_000, i * 10_000 + 16), true)).collect()
     }
 
     #[test]
     fn useless_guesses_narrow_the_reach_and_useful_ones_widen_it_again() {
-        let mut policy = Readahead::new(8, true);
+        let mut policy = Readahead::new(8);
         judge(&mut policy, JUDGED_MIN, JUDGED_MIN / 2);
         assert!(far(&mut policy).iter().all(|reach| reach.image_after == 2));
         judge(&mut policy, 120, 5);
@@ -433,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_use_counts_once_and_only_for_a_guess() {
-        let mut policy = Readahead::new(8, true);
+        let mut policy = Readahead::new(8);
         judge(&mut policy, 3, 1);
         (0..10).for_each(|block| policy.used(BlockId(block)));
         (0..10).for_each(|block| policy.used(BlockId(block)));
@@ -442,7 +441,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut policy = Readahead::new(8, true);
+        let mut policy = Readahead::new(8);
         for block in 0..3 * UNUSED_MAX as u32 {
             policy.silence(Token(1000 + u128::from(block)));
             policy.add(ONE, Around { after: guesses(&[block, block + 1]), ..Around::default() });
@@ -457,8 +456,8 @@ mod tests {
 
     #[test]
     fn off_is_off() {
-        let mut policy = Readahead::new(0, true);
-        assert!((0..100).all(|block| policy.reach(ONE, FILE, block * 16, (block + 1) * 16) == Reach::default()));
+        let mut policy = Readahead::new(0);
+        assert!((0..100).all(|block| policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), true) == Reach::default()));
         assert!(policy.files.is_empty());
     }
 }

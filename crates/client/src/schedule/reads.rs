@@ -7,7 +7,7 @@ use std::time::Duration;
 use image::Metadata;
 use units::{BlockId, InodeId, Moment, PageId, Token};
 
-use super::answer::{Answer, Finished, Pages, Slot};
+use super::answer::{Answer, Finished, Pages, Slot, Span};
 use super::tally::Tally;
 use crate::allocator::{Allocator, PageBuffer};
 use crate::block_cache::BlockBytes;
@@ -119,6 +119,25 @@ impl Reads {
         self.counters.reads += 1;
         self.counters.read_errors += 1;
         self.finished.push(Finished { done, outcome: Err(error), pages: Pages::none(inode) });
+    }
+
+    /// A READ that its caller answers begins, or has failed.
+    pub fn begin_elsewhere(&mut self, planned: &Result<Span, ReadError>) {
+        self.counters.reads += 1;
+        match planned {
+            Err(_) => self.counters.read_errors += 1,
+            Ok(span) => {
+                for page in span.pages.iter() {
+                    self.in_flight.add(page);
+                }
+            }
+        }
+    }
+
+    /// Its caller has answered it.
+    pub fn end_elsewhere(&mut self, pages: Pages, error: Option<ReadError>) {
+        self.counters.read_errors += u64::from(error.is_some());
+        self.replied(pages);
     }
 
     /// Begins a READ. Each of its pages is then filled or waited for, and the READ is sealed.

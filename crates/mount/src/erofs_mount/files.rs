@@ -9,11 +9,13 @@
 //!
 //! A READ decodes blocks on the serving thread that got it.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use client::{BlockFailure, FileBlocks, NearBlock};
 use erofs::Volume;
 use fuse::{
     FileAttr, FileHandle, FileType, Filesystem, INodeNo, KernelConfig, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
@@ -21,7 +23,6 @@ use fuse::{
 };
 use units::PAGE_BYTES;
 
-use super::blocks::{Blocks, Failure, Near};
 use crate::counters::{Operations, count};
 use crate::errno;
 
@@ -38,9 +39,17 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Largest READ: a run of slots, and what FUSE sends at most.
 const REQUEST_BYTES_MAX: u32 = ((erofs::RUN_SLOTS_MAX + 1) as usize * PAGE_BYTES) as u32;
 
+/// Larger answers give their memory back: most are smaller.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+thread_local! {
+    /// Memory of a serving thread's answers.
+    static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The two files.
 pub(super) struct Files {
-    blocks: Arc<Blocks>,
+    blocks: Arc<FileBlocks>,
     volume: Volume,
     /// Name of the metadata, which the mount table shows.
     name: String,
@@ -48,7 +57,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn new(blocks: Arc<Blocks>, volume: Volume, name: String, operations: Arc<Operations>) -> Files {
+    pub(super) fn new(blocks: Arc<FileBlocks>, volume: Volume, name: String, operations: Arc<Operations>) -> Files {
         Files { blocks, volume, name, operations }
     }
 
@@ -77,9 +86,9 @@ impl Files {
     }
 
     /// Fills `out` with the blob at `offset`; all of it or nothing.
-    fn read_blob(&self, offset: u64, out: &mut [u8]) -> Result<(), Failure> {
+    fn read_blob(&self, offset: u64, out: &mut [u8]) -> Result<(), BlockFailure> {
         let page = PAGE_BYTES as u64;
-        let mut near = Near::default();
+        let mut near = NearBlock::default();
         let mut scratch = [0; PAGE_BYTES];
         let mut at = 0;
         while at < out.len() {
@@ -100,8 +109,8 @@ impl Files {
     }
 
     /// Fills a slot that holds zeros.
-    fn read_slot(&self, slot: u64, near: &mut Near, out: &mut [u8]) -> Result<(), Failure> {
-        let slot = u32::try_from(slot).map_err(|_| Failure::Corrupt)?;
+    fn read_slot(&self, slot: u64, near: &mut NearBlock, out: &mut [u8]) -> Result<(), BlockFailure> {
+        let slot = u32::try_from(slot).map_err(|_| BlockFailure::Corrupt)?;
         let mut result = Ok(());
         self.volume.slot_chunks(self.blocks.metadata(), slot, |start, chunk| {
             if result.is_ok() {
@@ -163,17 +172,21 @@ impl Filesystem for Files {
         };
         let fuse::Read { offset, size, .. } = read;
         let bytes = u64::from(size.min(REQUEST_BYTES_MAX)).min(end.saturating_sub(offset)) as usize;
-        let mut out = vec![0; bytes];
+        let mut out = ANSWER.take();
+        // All of it is filled: only what a READ before left in slots with holes must not show.
+        out.clear();
+        out.resize(bytes, 0);
         if number.0 == METADATA {
             self.volume.read(self.blocks.metadata(), offset, &mut out);
-            return reply.data(&out);
+            reply.data(&out);
+        } else if self.read_blob(offset, &mut out).is_ok() {
+            reply.data(&out);
+        } else {
+            self.blocks.count_error();
+            reply.error(errno::DAMAGED);
         }
-        match self.read_blob(offset, &mut out) {
-            Ok(()) => reply.data(&out),
-            Err(_) => {
-                self.blocks.count_error();
-                reply.error(errno::DAMAGED);
-            }
+        if out.capacity() <= ANSWER_BYTES_MAX {
+            ANSWER.set(out);
         }
     }
 

@@ -107,19 +107,25 @@ impl Source for Memory {
         *self.sink.lock().expect("unpoisoned") = Some(sink);
     }
 
-    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) -> bool {
         self.tokens.lock().expect("unpoisoned").push(token);
         if self.closed.load(std::sync::atomic::Ordering::SeqCst) {
-            return done(Err(ReadError::Shutdown));
+            done(Err(ReadError::Shutdown));
+            return true;
         }
         if let Some(announce) = self.stalled.lock().expect("unpoisoned").as_ref() {
             self.waiting.lock().expect("unpoisoned").push(done);
             announce.send(()).expect("listened to");
-            return;
+            return false;
         }
         let path = self.metadata.path(inode).expect("known");
         let start = offset as usize;
         done(Ok(&self.contents[&path][start..start + bytes as usize]));
+        true
     }
 
     fn end(&self, token: Token) {
