@@ -3,7 +3,8 @@
 //! A block holds pages beside the one that was asked for, and the next READs often want those. The
 //! first level keeps few blocks decoded. The second level keeps many as they were stored, verified
 //! and still compressed: it holds three in the memory of one decoded block, and a block is decoded
-//! again when it is wanted. While a block is here, the server sees every touch of its pages, which
+//! again when it is wanted. A block that nobody waits for when it comes is not decoded before it
+//! is wanted. While a block is here, the server sees every touch of its pages, which
 //! matters most in a run that it learns from. Blocks of which every part was taken leave the second
 //! level first. That level lies in one piece of memory (`slab`), and buffers of decoded blocks are
 //! used again, so the cache costs what its budgets say.
@@ -69,12 +70,16 @@ pub(crate) struct StoredBlock {
 /// Invariants:
 /// - An entry is decoded, stored, or both; each level lists exactly the entries that are in it, by
 ///   the time of their last use.
-/// - `used_bytes` of a level is the sum over its entries, at most its capacity after every call.
+/// - `used_bytes` of a level is the sum over its entries, at most its capacity after every call; of
+///   the first level, with what the second lends it.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     decoded: Level,
     stored: Level,
     entries: HashMap<BlockId, Entry>,
+    prefers_decoded: bool,
+    /// Blocks that left both levels while another was decoded again.
+    left: Vec<Evicted>,
     clock: u64,
     hits: u64,
     decodes: u64,
@@ -152,6 +157,11 @@ impl Evicted {
         decoded.or_else(|| self.stored.as_ref().and_then(StoredBlock::decode))
     }
 
+    /// Whether its bytes are at hand without decoding it.
+    pub fn is_decoded(&self) -> bool {
+        self.decoded.is_some()
+    }
+
     /// Memory it holds.
     pub fn held_bytes(&self) -> usize {
         let decoded = self.decoded.as_ref().map_or(0, |bytes| bytes.len());
@@ -180,9 +190,9 @@ impl Level {
         }
     }
 
-    /// The block that has to leave next, if one has to.
-    fn surplus(&self) -> Option<BlockId> {
-        let over = self.used_bytes > self.capacity_bytes;
+    /// The block that has to leave next, if one has to. `more_bytes`: room beside its own.
+    fn surplus(&self, more_bytes: usize) -> Option<BlockId> {
+        let over = self.used_bytes > self.capacity_bytes + more_bytes;
         self.order.first_key_value().filter(|_| over).map(|(_, block)| *block)
     }
 }
@@ -196,6 +206,8 @@ impl BlockCache {
             decoded: Level::new(decoded_bytes),
             stored: Level::new(slab.capacity_bytes()),
             entries: HashMap::new(),
+            prefers_decoded: false,
+            left: Vec::new(),
             clock: 0,
             hits: 0,
             decodes: 0,
@@ -203,6 +215,13 @@ impl BlockCache {
             spares: Vec::new(),
             joined: Vec::new(),
         }
+    }
+
+    /// Whether most of the memory is for decoded blocks, and the second level only for those that
+    /// were not decoded yet: where a block is soon asked for again, what counts is that few are
+    /// decoded twice.
+    pub fn prefer_decoded(&mut self, prefers: bool) {
+        self.prefers_decoded = prefers;
     }
 
     /// Whether [`BlockCache::get`] would find the block.
@@ -247,12 +266,11 @@ impl BlockCache {
         if let Some(bytes) = &entry.decoded {
             return Some(Arc::clone(bytes));
         }
-        // Room first: the block that leaves gives its buffer. Of what leaves here nothing is lost:
-        // a session has either only blocks with stored bytes, or only blocks without, and then none
-        // is decoded again.
+        // Room first: the block that leaves gives its buffer.
         let raw_bytes = entry.raw_bytes;
         self.decoded.used_bytes += raw_bytes;
-        self.shed_decoded();
+        let evicted = self.shed_decoded();
+        self.left.extend(evicted);
         self.decoded.used_bytes -= raw_bytes;
         let mut raw = self.spare();
         let kept = self.entries.get(&block)?.stored.as_ref()?;
@@ -262,6 +280,9 @@ impl BlockCache {
         let bytes = Arc::new(raw);
         self.entries.get_mut(&block)?.decoded = Some(Arc::clone(&bytes));
         self.decoded.add(self.clock, block, bytes.len());
+        if self.prefers_decoded {
+            self.forget_stored(block);
+        }
         Some(bytes)
     }
 
@@ -275,19 +296,28 @@ impl BlockCache {
         first_use && entry.speculated
     }
 
-    /// Adds a block to the first level, and to the second if `stored` is given and has room there;
-    /// it replaces an older copy of itself. What had to leave both levels is returned, oldest
-    /// first: the new block itself if it is too large.
+    /// Adds a block to the first level if it is given decoded, and to the second if `stored` is
+    /// given and has room there; it replaces an older copy of itself. What had to leave both levels
+    /// is returned, oldest first: the new block itself if it is too large.
     pub fn insert(
         &mut self,
         block: BlockId,
-        bytes: BlockBytes,
+        bytes: Option<BlockBytes>,
         stored: Option<StoredBlock>,
         speculated: bool,
     ) -> Vec<Evicted> {
         self.clock += 1;
-        let stored = stored.filter(|stored| Slab::held_bytes(stored.bytes.len()) <= self.stored.capacity_bytes);
-        let raw_bytes = bytes.len();
+        let mut evicted = std::mem::take(&mut self.left);
+        let too_large = |stored: &StoredBlock| Slab::held_bytes(stored.bytes.len()) > self.stored_bytes_max();
+        let (raw_bytes, stored) = match (&bytes, stored) {
+            (Some(bytes), stored) => (bytes.len(), stored.filter(|stored| !self.prefers_decoded && !too_large(stored))),
+            (None, Some(stored)) if !too_large(&stored) => (stored.raw_bytes, Some(stored)),
+            (None, stored) => {
+                let taken = Taken::default();
+                evicted.push(Evicted { block, taken, speculated, used: false, decoded: None, stored });
+                return evicted;
+            }
+        };
         let taken = Taken::of(raw_bytes);
         let mut entry =
             Entry { decoded: None, stored: None, raw_bytes, taken, speculated, used: false, used_at: self.clock };
@@ -295,10 +325,9 @@ impl BlockCache {
             // Same contents; only the record of taken parts goes on.
             (entry.taken, entry.speculated, entry.used) = (old.taken, old.speculated, old.used);
         }
-        let mut evicted = Vec::new();
         if let Some(stored) = stored {
             let wanted = Slab::held_bytes(stored.bytes.len());
-            while self.stored.used_bytes + wanted > self.stored.capacity_bytes {
+            while self.stored.used_bytes + wanted > self.stored_bytes_max() {
                 let Some(next) = self.least_wanted() else { break };
                 evicted.extend(self.remove(next));
             }
@@ -307,8 +336,10 @@ impl BlockCache {
                 entry.stored = Some(Kept { coding: stored.coding, slots });
             }
         }
-        entry.decoded = Some(bytes);
-        self.decoded.add(self.clock, block, raw_bytes);
+        if let Some(bytes) = bytes {
+            entry.decoded = Some(bytes);
+            self.decoded.add(self.clock, block, raw_bytes);
+        }
         self.entries.insert(block, entry);
         evicted.extend(self.shed_decoded());
         evicted
@@ -325,7 +356,7 @@ impl BlockCache {
     /// Brings the first level within its budget; returns the blocks that were in no other.
     fn shed_decoded(&mut self) -> Vec<Evicted> {
         let mut evicted = Vec::new();
-        while let Some(oldest) = self.decoded.surplus() {
+        while let Some(oldest) = self.decoded.surplus(self.lent_bytes()) {
             match self.entries.get_mut(&oldest) {
                 Some(Entry { decoded, stored: Some(_), used_at, raw_bytes, .. }) => {
                     self.decoded.remove(*used_at, *raw_bytes);
@@ -339,6 +370,29 @@ impl BlockCache {
             }
         }
         evicted
+    }
+
+    /// What the second level lends to the first: half of what it does not use, or a fixed part.
+    /// Together both take no more than their budgets.
+    fn lent_bytes(&self) -> usize {
+        match self.prefers_decoded {
+            true => self.stored.capacity_bytes - self.stored_bytes_max(),
+            false => (self.stored.capacity_bytes - self.stored.used_bytes) / 2,
+        }
+    }
+
+    /// What the second level may hold.
+    fn stored_bytes_max(&self) -> usize {
+        if self.prefers_decoded { self.stored.capacity_bytes / 8 } else { self.stored.capacity_bytes }
+    }
+
+    /// Takes a block out of the second level alone.
+    fn forget_stored(&mut self, block: BlockId) {
+        let Some(entry) = self.entries.get_mut(&block) else { return };
+        if let Some(Kept { slots, .. }) = entry.stored.take() {
+            self.stored.remove(entry.used_at, Slab::held_bytes(slots.bytes()));
+            self.slab.free(slots);
+        }
     }
 
     fn remove(&mut self, block: BlockId) -> Option<Evicted> {

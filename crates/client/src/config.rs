@@ -1,5 +1,7 @@
 //! Settings of a session, with their defaults and bounds.
 
+use std::time::Duration;
+
 use connection::Waiting;
 
 /// Connections at most; more than one per core brings nothing, and a device has few cores.
@@ -38,7 +40,7 @@ pub struct Config {
     pub waiting: Waiting,
     /// Largest readahead window, in blocks; 0 switches readahead off.
     pub readahead_blocks: u32,
-    /// Bytes of decoded blocks kept.
+    /// Bytes of decoded blocks kept, beside half of what blocks as they are stored leave of theirs.
     pub cache_bytes: usize,
     /// Bytes of blocks kept as they are stored, to be decoded again. While a block is kept, every
     /// touch of its pages is seen, so this is what makes a run exact that the server learns from.
@@ -52,6 +54,10 @@ pub struct Config {
     /// Their use is invisible afterwards, so a device that is to teach the server may prefer
     /// `false`.
     pub store_evicted: bool,
+    /// A server within this round trip is near, if its link is fast too: a block that is not used
+    /// costs as much as one that is asked for when it is missed. On a slow core a round trip of 0.2
+    /// ms looks like one of 1 to 2.
+    pub near_round_trip: Duration,
     /// Each connection to the server.
     pub connection: connection::Config,
     /// An image with at most this much metadata is opened with its chunk hashes; a larger one is
@@ -78,6 +84,7 @@ impl Default for Config {
             held_bytes: 1 << 20,
             audit_bytes: 3 << 20,
             store_evicted: true,
+            near_round_trip: Duration::from_millis(2),
             connection: connection::Config::default(),
             whole_metadata_bytes: 1 << 20,
             ablation: Ablation::default(),

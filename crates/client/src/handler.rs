@@ -17,7 +17,6 @@ use wire::format::{HINT_ACTION, TOUCH_PAGES_MAX};
 use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
 use crate::ablation::ShortConnections;
-use crate::block_cache::StoredBlock;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
 use crate::hashes::{HashFetch, Step};
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
@@ -348,15 +347,8 @@ impl ImageHandler {
     fn take_reply(&self, key: RequestKey, wanted: &Wanted, reply: Reply) {
         let failure = match (wanted, reply) {
             (Wanted::Block { block, .. }, Reply::Block { bytes, .. }) => {
-                let mut raw = self.shared.run(|schedule, _| schedule.spare());
-                match self.shared.metadata.decode_block(*block, &bytes, &mut raw) {
-                    Ok(()) => {
-                        let raw = Arc::new(raw);
-                        let stored = StoredBlock::of(&self.shared.metadata, *block, bytes);
-                        return self.shared.run(|schedule, now| schedule.block_arrived(now, key, *block, raw, stored));
-                    }
-                    Err(_) => Failure::Corrupt,
-                }
+                self.shared.take_block(key, *block, bytes);
+                return;
             }
             (Wanted::Pages(pages), Reply::Pages { codec, bytes }) => {
                 return self.take_pages(key, pages, codec, &bytes);

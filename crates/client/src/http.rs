@@ -21,7 +21,6 @@ use connection::{BackOff, Clock, Dialer, HttpFile, answer_time, random_number, s
 use image::{ImageError, Metadata, Superblock};
 use units::BlockId;
 
-use crate::block_cache::StoredBlock;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
@@ -383,18 +382,7 @@ impl Worker {
     }
 
     fn deliver(&mut self, asked: Asked, stored: Vec<u8>) {
-        let metadata = &self.shared.metadata;
-        let mut raw = Vec::new();
-        let good = metadata.decode_block(asked.block, &stored, &mut raw).is_ok();
-        self.delivered += u64::from(good);
-        self.shared.run(|schedule, now| {
-            if good {
-                let stored = StoredBlock::of(metadata, asked.block, stored.into());
-                schedule.block_arrived(now, asked.key, asked.block, Arc::new(raw), stored);
-            } else {
-                schedule.failed(now, asked.key, Failure::Corrupt);
-            }
-        });
+        self.delivered += u64::from(self.shared.take_block(asked.key, asked.block, stored.into()));
     }
 
     fn count(&self, exchange: &mut Exchange) {

@@ -7,10 +7,11 @@
 //!
 //! `schedule` decides what is answered, requested and stored: it is pure and owns the state of all
 //! READs and requests. `shared` holds it behind a lock. `handler` runs requests on a connection to
-//! a server, `http` on one to a web server; `local` answers READs from a file. `storer` decodes pushes and stores
-//! them into the page cache. `block_cache` and `slab` keep blocks, `allocator` keeps page buffers,
-//! `link` has the policies that follow from the link, `hashes` fetches chunk hashes after the
-//! mount. `upload` and `admin` serve commands that need no mount; `ablation` is for measurements.
+//! a server, `http` on one to a web server; `local` answers READs from a file. `storer` decodes
+//! pushes and stores them into the page cache. `block_cache` and `slab` keep blocks, `allocator`
+//! keeps page buffers, `link` has the policies that follow from the link, `hashes` fetches chunk
+//! hashes after the mount. `upload` and `admin` serve commands that need no mount; `ablation` is
+//! for measurements.
 //!
 //! Every byte is checked against the image's hashes before it is used. Bytes that could not be
 //! fetched are never answered with zeros. Caches, queues, retries and soft waits are bounded.

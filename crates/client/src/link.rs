@@ -41,6 +41,12 @@ const PAGE_STORED_BYTES: f64 = PAGE_BYTES as f64 / 2.0;
 /// stored block, as a rule.
 const PIPELINE_BYTES_MORE: u64 = 32 << 10;
 
+/// Longest time that a stored block takes on a near link. A slow core decodes it in 1.5 ms.
+const NEAR_TRANSFER: Duration = Duration::from_millis(4);
+
+/// The rate of a link with a short round trip, before it was measured: 100 Mbit/s.
+const NEAR_BYTES_PER_SECOND: f64 = 12_500_000.0;
+
 /// Bounds of the bytes that may be under way before readahead stops: two stored blocks, and 200
 /// Mbit/s at 20 ms.
 const PIPELINE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=512 << 10;
@@ -123,6 +129,14 @@ impl Link {
         let more_bytes = (f64::from(stored_bytes) - PAGE_STORED_BYTES).max(0.0);
         let round_trip = self.round_trip().max(ROUND_TRIP_FELT);
         more_bytes / rate <= (round_trip * BLOCK_ROUND_TRIPS_MAX).as_secs_f64()
+    }
+
+    /// Whether the round trip is at most `longest`, and a block takes no longer on the link than
+    /// decoding it takes.
+    pub fn is_near(&self, longest: Duration) -> bool {
+        let rate = self.rate().unwrap_or(NEAR_BYTES_PER_SECOND);
+        let transfer = Duration::from_secs_f64(PIPELINE_BYTES_MORE as f64 / rate.max(1.0));
+        self.estimate.round_trip().is_some_and(|round_trip| round_trip <= longest && transfer <= NEAR_TRANSFER)
     }
 
     /// Stored bytes that keep the link busy while they are under way: below that, readahead may ask
@@ -219,6 +233,18 @@ mod tests {
         assert!(!link.block_is_worth_it(30_000), "still slow");
         link.sample(Moment(0), Moment(1_000), 2500, false);
         assert!(link.block_is_worth_it(30_000));
+    }
+
+    #[test]
+    fn a_near_link_is_short_and_fast() {
+        let near = |micros, rate| measured(micros, rate, 30_000).is_near(Duration::from_millis(1));
+        assert!(near(300, 125_000_000) && near(900, 12_500_000));
+        assert!(!near(4000, 125_000_000), "far");
+        assert!(!near(300, 1_250_000), "slow");
+        let mut link = Link::default();
+        assert!(!link.is_near(Duration::from_millis(1)), "unknown");
+        link.sample(Moment(0), Moment(500), 100, false);
+        assert!(link.is_near(Duration::from_millis(1)), "no lan is slower");
     }
 
     /// Replies to requests of which `depth` blocks' worth are always under way.

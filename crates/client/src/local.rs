@@ -92,7 +92,7 @@ fn read_block(shared: &Shared, blocks: &FileBlocks, key: RequestKey, block: Bloc
     let outcome = blocks.get(block);
     let gone = shared.run(|schedule, now| match outcome {
         Ok(found) => {
-            schedule.block_arrived(now, key, block, found.bytes, None);
+            schedule.block_arrived(now, key, block, Some(found.bytes), None);
             found.gone
         }
         Err(failure) => {

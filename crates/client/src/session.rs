@@ -1,11 +1,11 @@
 //! A mounted image: READs in, bytes out, whether the image is a local file or on a server.
 //!
 //! Threads of a session, all detached and ended by [`Session::shutdown`]: one per connection (or
-//! one that reads hinted blocks of the local file), the storer, which digests pushes and stores pages into the page
-//! cache, the timer, and the refill thread of the page pool. They share ([`Shared`]) the
-//! [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when a
-//! kept block is decoded again) and never across a callback or a system call other than waking a
-//! thread.
+//! one that reads hinted blocks of the local file), the storer, which digests pushes and stores
+//! pages into the page cache, the timer, and the refill thread of the page pool. They share
+//! ([`Shared`]) the [`Schedule`] behind one lock, which is held for microseconds (a tenth of a
+//! millisecond when a kept block is decoded) and never across a callback or a system call other
+//! than waking a thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

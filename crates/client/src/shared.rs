@@ -7,11 +7,13 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use connection::{Clock, VolumeHandler, Waker};
 use image::Metadata;
-use units::Moment;
+use units::{BlockId, Moment};
 
-use crate::command::{Command, ConnectionIndex};
+use crate::block_cache::{BlockBytes, StoredBlock};
+use crate::command::{Command, ConnectionIndex, Failure, RequestKey};
 use crate::config::{CONNECTIONS_MAX, Config};
 use crate::counters::Counters;
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
@@ -133,6 +135,23 @@ impl Shared {
             self.reply(finished);
         }
         result
+    }
+
+    /// The stored bytes of a block came. They are verified, and decoded if somebody waits for them:
+    /// what was only guessed at may never be needed. Whether they are good.
+    pub fn take_block(&self, key: RequestKey, block: BlockId, bytes: Bytes) -> bool {
+        let spare = self.run(|schedule, _| schedule.is_awaited(block).then(|| schedule.spare()));
+        let good = match spare {
+            None => self.metadata.verify_block(block, &bytes).map(|_| None),
+            Some(mut raw) => self.metadata.decode_block(block, &bytes, &mut raw).map(|()| Some(BlockBytes::new(raw))),
+        };
+        let Ok(raw) = good else {
+            self.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
+            return false;
+        };
+        let stored = StoredBlock::of(&self.metadata, block, bytes);
+        self.run(|schedule, now| schedule.block_arrived(now, key, block, raw, stored));
+        true
     }
 
     fn reply(&self, finished: Vec<Finished>) {

@@ -38,7 +38,7 @@ impl Schedule {
         }
         let Some(block) = neighbours::first_block(&self.metadata, page) else { return };
         let end = neighbours::end_of_block(&self.metadata, page, block);
-        let reach = self.readahead.reach(token, page.inode, (page.index, end), true);
+        let reach = self.readahead.reach(token, page.inode, (page.index, end), !self.is_near());
         if !reach.is_nothing() {
             self.readahead.add(token, neighbours::around(&self.metadata, page, block, reach));
         }

@@ -7,7 +7,7 @@ use units::{BlockId, Moment, PageId, Token};
 use super::reads::Source;
 use super::requests::Request;
 use super::{Schedule, State};
-use crate::block_cache::{BlockBytes, StoredBlock};
+use crate::block_cache::{BlockBytes, Evicted, StoredBlock};
 use crate::command::{ConnectionIndex, Failure, RequestKey, StreamKey, Wanted};
 use crate::config::Granularity;
 use crate::error::ReadError;
@@ -107,34 +107,52 @@ impl Schedule {
         }
     }
 
-    /// A block came, verified and decoded: all pages it completes are answered. `stored` is kept to
-    /// decode it again.
+    /// Whether anybody waits for a block: only then it is decoded when it comes.
+    pub fn is_awaited(&self, block: BlockId) -> bool {
+        self.hints.want(block) || !self.reads.waiting_for_block(&self.metadata, block).is_empty()
+    }
+
+    /// A verified block came: all pages it completes are answered. `bytes`: decoded, if it was
+    /// awaited. `stored` is kept to decode it later, or again.
     pub fn block_arrived(
         &mut self,
         now: Moment,
         key: RequestKey,
         block: BlockId,
-        bytes: BlockBytes,
+        bytes: Option<BlockBytes>,
         stored: Option<StoredBlock>,
     ) {
         let request = self.take_request(now, key);
         // A hinted block is no guess.
-        let speculative = request.is_some_and(|request| request.speculative) && !self.hints.want(block);
-        for gone in self.cache.insert(block, bytes.clone(), stored, speculative) {
-            if gone.speculated && !gone.used {
-                self.readahead.wasted();
-            }
-            if self.settings.store_evicted {
-                self.evicted.push(gone);
+        let is_guess = request.as_ref().is_some_and(|request| request.speculative) && !self.hints.want(block);
+        self.cache.prefer_decoded(self.is_near());
+        let gone = self.cache.insert(block, bytes.clone(), stored, is_guess);
+        if self.is_awaited(block) {
+            // Somebody may have begun to wait only now.
+            let bytes = bytes.or_else(|| self.cache.get(block));
+            match bytes.or_else(|| gone.iter().find(|gone| gone.block == block).and_then(Evicted::bytes)) {
+                Some(bytes) => self.supply_waiting(now, block, &bytes),
+                // It was written wrongly: its hash is right and it does not decode.
+                None => request.into_iter().for_each(|request| self.retry(now, request, Failure::Corrupt)),
             }
         }
-        for page in self.reads.waiting_for_block(&self.metadata, block) {
-            self.reads.keep_block(page, block, &bytes);
-            self.complete(now, page);
-        }
-        self.hints.block_came(block, &bytes);
+        let is_near = self.is_near();
+        self.leaving.add(gone, is_near, &mut self.readahead);
         self.speculate(now);
         self.pull_on(now);
+    }
+
+    fn supply_waiting(&mut self, now: Moment, block: BlockId, bytes: &BlockBytes) {
+        for page in self.reads.waiting_for_block(&self.metadata, block) {
+            self.reads.keep_block(page, block, bytes);
+            self.complete(now, page);
+        }
+        self.hints.block_came(block, bytes);
+    }
+
+    /// Whether the server is so near that a demand costs hardly more than the work for it.
+    pub(super) fn is_near(&self) -> bool {
+        self.settings.remote && self.connections.link().is_near(self.settings.near_round_trip)
     }
 
     /// Answers a page that is waited for if all its blocks are here.

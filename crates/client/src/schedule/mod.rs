@@ -9,9 +9,9 @@
 //!
 //! [`Schedule`] coordinates parts that own the state: `reads` (READs and the pages they wait for),
 //! `requests` and `connections`, `pushes` with the `holding` area, `page_cache` (what the kernel
-//! was given), `touches` (what the server learns from), `readahead` and `hints`. No part knows the
-//! schedule. Its methods are in `demand` (requests, replies, lost connections), `ahead` (readahead
-//! and hints) and `push` (pushes and stores).
+//! was given), `leaving` (what left the cache), `touches` (what the server learns from),
+//! `readahead` and `hints`. No part knows the schedule. Its methods are in `demand` (requests,
+//! replies, lost connections), `ahead` (readahead and hints) and `push` (pushes and stores).
 //!
 //! The session keeps the schedule behind a lock, calls it, and carries out the [`Effects`].
 //! Commands to the network threads are sent before the lock is released, so that the server sees
@@ -24,6 +24,7 @@ mod connections;
 mod demand;
 mod hints;
 mod holding;
+mod leaving;
 mod neighbours;
 mod page_cache;
 mod push;
@@ -39,6 +40,7 @@ mod touches;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use connection::Waiting;
 use image::{ImageError, Metadata};
@@ -58,6 +60,7 @@ use connections::Connections;
 pub(crate) use hints::HintedBlock;
 use hints::Hints;
 use holding::HeldKind;
+use leaving::Leaving;
 use page_cache::PageCache;
 use pushes::Pushes;
 pub(crate) use pushes::StreamInfo;
@@ -86,15 +89,14 @@ pub(crate) struct Schedule {
     touches: Touches,
     readahead: Readahead,
     hints: Hints,
-    /// Blocks that left the cache, for the storer.
-    evicted: Vec<Evicted>,
+    leaving: Leaving,
 }
 
 /// Settings that are fixed for the life of a session.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     granularity: Granularity,
-    store_evicted: bool,
+    near_round_trip: Duration,
     /// There is a server to learn from touches, and a link to estimate.
     remote: bool,
 }
@@ -135,7 +137,7 @@ impl Schedule {
         // come here.
         let window = if granularity == Granularity::Page || !remote { 0 } else { config.readahead_blocks };
         Schedule {
-            settings: Settings { granularity, store_evicted: config.store_evicted, remote },
+            settings: Settings { granularity, near_round_trip: config.near_round_trip, remote },
             state: State::Open,
             reads: Reads::new(Arc::clone(&pool), soft),
             requests: Requests::default(),
@@ -146,7 +148,7 @@ impl Schedule {
             touches: Touches::new(remote),
             readahead: Readahead::new(window),
             hints: Hints::default(),
-            evicted: Vec::new(),
+            leaving: Leaving::new(config.store_evicted),
             metadata,
             pool,
         }
@@ -177,7 +179,7 @@ impl Schedule {
         Effects {
             commands: self.connections.take_commands(),
             finished: self.reads.take_finished(),
-            evicted: std::mem::take(&mut self.evicted),
+            evicted: self.leaving.take(),
             hinted: self.hints.take_ready(),
         }
     }
@@ -336,6 +338,7 @@ impl Schedule {
             self.connections.command(connection, Command::TokenEnd { token });
         }
         self.readahead.end(token);
+        self.leaving.end();
         self.pushes.end(token);
     }
 

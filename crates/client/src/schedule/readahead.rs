@@ -457,7 +457,9 @@ mod tests {
     #[test]
     fn off_is_off() {
         let mut policy = Readahead::new(0);
-        assert!((0..100).all(|block| policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), true) == Reach::default()));
+        assert!(
+            (0..100).all(|block| policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), true) == Reach::default())
+        );
         assert!(policy.files.is_empty());
     }
 }

@@ -176,7 +176,8 @@ impl Sim {
                 let mut raw = Vec::new();
                 self.tree.metadata.decode_block(*block, self.tree.stored(*block), &mut raw).unwrap();
                 let stored = StoredBlock::of(&self.tree.metadata, *block, self.tree.stored(*block).to_vec().into());
-                self.schedule.block_arrived(self.now, key, *block, Arc::new(raw), stored);
+                let raw = self.schedule.is_awaited(*block).then(|| Arc::new(raw));
+                self.schedule.block_arrived(self.now, key, *block, raw, stored);
             }
             Wanted::Pages(pages) => {
                 let pages: Vec<_> = pages.iter().map(|page| (*page, Some(self.tree.page(*page)))).collect();
