@@ -60,10 +60,10 @@ pub struct Config {
     pub near_round_trip: Duration,
     /// Each connection to the server.
     pub connection: connection::Config,
-    /// An image with at most this much metadata is opened with its chunk hashes; a larger one is
-    /// ready before they are there. Pushes cannot be used without them, so a program that starts
-    /// meanwhile has to ask for what is under way already: on a link of 20 ms that costs more than
-    /// the mount gains.
+    /// From a server that sends no proofs, an image with at most this much metadata is opened with
+    /// its chunk hashes; a larger one is ready before they are there. Pushes cannot be used without
+    /// them, so a program that starts meanwhile has to ask for what is under way already: on a link
+    /// of 20 ms that costs more than the mount gains.
     pub whole_metadata_bytes: u64,
     /// Parts of the I/O path to leave out, for measurements.
     pub ablation: Ablation,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use codec::Codec;
 use connection::{Connection, Dialer, Handler, Moved, VolumeFrames};
 use units::{PageId, RequestId, StreamId, Token};
-use wire::format::{HINT_ACTION, TOUCH_PAGES_MAX};
+use wire::format::{FEATURE_PROOFS, HINT_ACTION, TOUCH_PAGES_MAX};
 use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
 use crate::ablation::ShortConnections;
@@ -30,8 +30,11 @@ pub(crate) struct ImageHandler {
     index: ConnectionIndex,
     /// Used by an ablation only.
     short: ShortConnections,
-    /// The first connection fetches the chunk hashes if the image was opened without them.
+    /// The first connection fetches the chunk hashes if the image was opened without them, and they
+    /// do not come with proofs.
     hashes: Option<HashFetch>,
+    /// The chunk hashes could not be had.
+    was_refused: bool,
     /// The volume client whose frames go along, once there is one.
     volumes: Option<VolumeFrames>,
     /// The image was open on a connection of this index before.
@@ -67,8 +70,8 @@ impl ImageHandler {
         image: Option<ImageHandle>,
     ) -> ImageHandler {
         let live = Live { image, ..Live::default() };
-        let short = ShortConnections::default();
-        ImageHandler { shared, dialer, index, short, hashes, volumes: None, was_up: image.is_some(), live }
+        let (short, was_up) = (ShortConnections::default(), image.is_some());
+        ImageHandler { shared, dialer, index, short, hashes, was_refused: false, volumes: None, was_up, live }
     }
 }
 
@@ -171,6 +174,24 @@ impl ImageHandler {
         }
     }
 
+    /// The server of a new connection may be another one.
+    fn take_hello(&mut self, features: u64) {
+        let metadata = &self.shared.metadata;
+        // Pages that come over connections of their own come without.
+        metadata.expect_proofs(features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections);
+        if !metadata.takes_pages() && self.hashes.is_none() && self.index == 0 && !self.was_refused {
+            self.hashes = Some(HashFetch::new(metadata.chunk_hash_region(), b""));
+        }
+    }
+
+    /// Chunk hashes came with a proof, before the pages they are for. Without them these pages are
+    /// refused.
+    fn take_proof(&self, proof: &[u8]) {
+        if self.shared.metadata.load_proof(proof).is_err() {
+            self.shared.run(|schedule, _| schedule.verify_failed());
+        }
+    }
+
     /// A piece of the chunk hashes came, or a refusal.
     fn take_hashes(&mut self, reply: &Reply) {
         let Some(hashes) = &mut self.hashes else { return };
@@ -181,6 +202,7 @@ impl ImageHandler {
         }
         if step != Step::Going {
             self.hashes = None;
+            self.was_refused = step == Step::Failed;
             let _ = self.shared.storer.send(Job::Hashes { good: step == Step::Complete });
         }
     }
@@ -247,7 +269,7 @@ impl ImageHandler {
     ) -> Result<(), Refused> {
         let bytes = self.answer_bytes(wanted);
         // Pushed pages are of no use yet without hashes: a demand must not wait for them.
-        let force = force || !self.live.streams.is_empty() && !self.shared.metadata.has_chunk_hashes();
+        let force = force || !self.live.streams.is_empty() && !self.shared.metadata.takes_pages();
         let ask = match wanted {
             Wanted::Block { block, page } => {
                 Request::PullBlock { image, token, page: *page, block: *block, force, speculative }
@@ -311,6 +333,8 @@ impl ImageHandler {
                 connection.machine.lost();
                 return ControlFlow::Break(());
             }
+            ClientEvent::Ready(hello) => self.take_hello(hello.features),
+            ClientEvent::Hashes { image, proof } if Some(image) == self.live.image => self.take_proof(&proof),
             ClientEvent::PushStart { stream, push } => self.take_push_start(connection, stream, push),
             ClientEvent::Push { piece, credit } => self.take_push(connection, piece, credit),
             ClientEvent::PushEnd { stream, .. } => {
@@ -320,7 +344,7 @@ impl ImageHandler {
                 }
             }
             ClientEvent::Closed(_)
-            | ClientEvent::Ready(_)
+            | ClientEvent::Hashes { .. }
             | ClientEvent::PutNeed { .. }
             | ClientEvent::PutProgress { .. } => {}
         }
@@ -414,7 +438,7 @@ impl ImageHandler {
         }
         let key = StreamKey { connection: self.index, generation: self.live.generation, stream };
         // READs wait for a piece only if it can be verified when its turn comes.
-        let announced = self.shared.metadata.has_chunk_hashes();
+        let announced = self.shared.metadata.takes_pages();
         if announced {
             self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
         }

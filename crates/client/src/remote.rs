@@ -3,9 +3,10 @@
 //!
 //! Hello and Open leave together, then the superblock and the first part of the metadata are asked
 //! for at once. So a mount takes three round trips, or four if the first part does not hold all
-//! that is needed. The chunk hashes are not needed and follow while programs run already
-//! (`hashes`). Sizes that the server announces are checked against our limits before a byte is
-//! fetched, and nothing is believed before [`Metadata::open_early`] has checked it.
+//! that is needed. The chunk hashes are not needed: they come with proofs before the pages they are
+//! for, or, from a server that sends none, follow while programs run already (`hashes`). Sizes that
+//! the server announces are checked against our limits before a byte is fetched, and nothing is
+//! believed before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,6 +19,7 @@ use connection::{
 };
 use image::{Metadata, Superblock};
 use units::{ImageId, Moment, RequestId};
+use wire::format::FEATURE_PROOFS;
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use crate::config::{Config, Granularity};
@@ -154,8 +156,12 @@ fn fetch(
     let failed = |source| ClientError::Image { name: format!("{}/{}", remote.server, remote.image), source };
     let whole = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
     let until = clock.now().after(answer_time(config.connection.open_deadline, whole));
+    // Hashes that come with a proof before the pages they are for need not be here.
+    let features = connection.machine.hello().map_or(0, |hello| hello.features);
+    let proofs = features & FEATURE_PROOFS != 0 && !config.ablation.short_connections;
     // Pages that are asked for one by one cannot be verified without hashes.
     let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
+    let at_once = at_once && !proofs;
     let head = if at_once { whole } else { whole.min(head_bytes(whole)) };
     let fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
     let mut fetcher =
@@ -179,7 +185,9 @@ fn fetch(
         metadata.load_chunk_hashes(&fetched).map_err(failed)?;
         return Ok((metadata, None));
     }
-    Ok((metadata, Some(HashFetch::new(hashes, &fetched.bytes[early as usize..]))))
+    metadata.expect_proofs(proofs);
+    let missing = (!metadata.takes_pages()).then(|| HashFetch::new(hashes, &fetched.bytes[early as usize..]));
+    Ok((metadata, missing))
 }
 
 /// Checks the server's answer to Open against the image itself.

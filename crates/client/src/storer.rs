@@ -4,8 +4,9 @@
 //! nothing that answers READs may wait for this thread; the schedule answers READs from the pages
 //! that the storer has at hand. A piece is decoded and cut into pages, and every page is checked
 //! against the image before any of it is used. After a bad page the rest of its stream is dropped.
-//! Until the chunk hashes are here (`hashes`), pushes wait in their order; if the hashes cannot be
-//! had, pushes are refused.
+//! Chunk hashes come before the pages, with a proof. A server that sends no proofs is asked for all
+//! of them (`hashes`): until they are here pushes wait in their order, and if they cannot be had,
+//! pushes are refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -111,7 +112,7 @@ impl Storer {
 
     /// Whether pushes can be neither verified nor refused yet.
     fn must_wait(&self) -> bool {
-        !self.refuses && !self.shared.metadata.has_chunk_hashes()
+        !self.refuses && !self.shared.metadata.takes_pages()
     }
 
     /// Does what had to wait.

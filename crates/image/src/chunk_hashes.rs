@@ -8,9 +8,13 @@
 //! store are complete once every block was decoded, and are then compared with their hash in the
 //! superblock. An image that fails is refused from then on, all of it.
 //!
-//! Memory: 16 bytes a chunk while the hashes are not loaded, as much as they will take, and a bit a
-//! block.
+//! Hashes may also come a few at a time, with proofs (`proof`). Then those that are proven count as
+//! loaded, one by one.
+//!
+//! Memory: 16 bytes a chunk while the hashes are not loaded, as much as they will take (of proven
+//! hashes only the pages of memory that hold some), and a bit a block.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use units::{BlockId, ChunkId};
@@ -18,15 +22,18 @@ use units::{BlockId, ChunkId};
 use crate::format::{self, CHUNK_HASH_BYTES};
 use crate::hash_many::hash_many;
 use crate::page::short;
+use crate::proof::LEAF_HASHES;
 use crate::section::{decode, read_stored};
 use crate::table::Table;
-use crate::{ImageError, Metadata, ReadAt};
+use crate::{ImageError, Metadata, ReadAt, proof};
 
 /// The chunk hashes of an image, and what blocks said of them so far.
 #[derive(Default)]
 pub(crate) struct ChunkHashes {
     /// Empty until loaded.
     loaded: OnceLock<Table<format::ChunkHash>>,
+    /// Proofs come with single pages.
+    expected: AtomicBool,
     seen: Mutex<Seen>,
     contradiction: OnceLock<Contradiction>,
 }
@@ -37,10 +44,13 @@ struct Seen {
     /// A bit for each block whose chunks were hashed: its bytes are verified, so they are the same
     /// the next time.
     blocks: Vec<u64>,
-    /// Until the hashes are loaded: those of the chunks of these blocks, by chunk.
+    /// Until the hashes are loaded, by chunk: those that are proven, and those of the chunks of
+    /// these blocks.
     hashes: Vec<u8>,
-    /// How many chunks that is.
+    /// How many chunks of blocks that is.
     chunks: u32,
+    /// A bit for each leaf of the section whose hashes are proven.
+    leaves: Vec<u64>,
 }
 
 /// Where an image contradicts itself.
@@ -63,19 +73,41 @@ impl From<Contradiction> for ImageError {
 
 impl Seen {
     fn has(&self, block: BlockId) -> bool {
-        self.blocks.get(block.0 as usize / 64).is_some_and(|word| word >> (block.0 % 64) & 1 == 1)
+        is_set(&self.blocks, block.0)
     }
 
     fn mark(&mut self, block: BlockId, count: u32) {
-        self.blocks.resize(count.div_ceil(64) as usize, 0);
-        if let Some(word) = self.blocks.get_mut(block.0 as usize / 64) {
-            *word |= 1 << (block.0 % 64);
-        }
+        set(&mut self.blocks, block.0, count);
     }
 
     fn hash(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
         let start = chunk.0 as usize * CHUNK_HASH_BYTES;
         self.hashes.get(start..)?.first_chunk().copied()
+    }
+
+    fn proven(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
+        self.hash(chunk).filter(|_| is_set(&self.leaves, chunk.0 / LEAF_HASHES))
+    }
+
+    /// The hashes of `count` chunks, to write to. Zeros from the system: only what is written takes
+    /// memory.
+    fn hashes_mut(&mut self, count: u32) -> &mut [u8] {
+        if self.hashes.is_empty() {
+            self.hashes = vec![0; count as usize * CHUNK_HASH_BYTES];
+        }
+        &mut self.hashes
+    }
+}
+
+fn is_set(bits: &[u64], index: u32) -> bool {
+    bits.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+}
+
+/// Sets one of `count` bits.
+fn set(bits: &mut Vec<u64>, index: u32, count: u32) {
+    bits.resize(count.div_ceil(64) as usize, 0);
+    if let Some(word) = bits.get_mut(index as usize / 64) {
+        *word |= 1 << (index % 64);
     }
 }
 
@@ -87,11 +119,15 @@ impl ChunkHashes {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         let seen = self.seen();
-        self.loaded.get().map_or(0, Table::byte_len) + seen.hashes.len() + seen.blocks.len() * size_of::<u64>()
+        let bits = (seen.blocks.len() + seen.leaves.len()) * size_of::<u64>();
+        self.loaded.get().map_or(0, Table::byte_len) + seen.hashes.len() + bits
     }
 
     pub(crate) fn get(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
-        self.loaded.get()?.get(chunk.0).map(|hash| hash.0)
+        match self.loaded.get() {
+            Some(loaded) => loaded.get(chunk.0).map(|hash| hash.0),
+            None => self.seen().proven(chunk),
+        }
     }
 
     fn refuse<T>(&self, contradiction: Contradiction) -> Result<T, ImageError> {
@@ -115,6 +151,49 @@ impl Metadata {
         let mut stored = Vec::new();
         read_stored(source, section, &mut stored)?;
         self.adopt(Table::new(decode(section, &stored)?), &mut self.hashes.seen())
+    }
+
+    /// Verifies some chunk hashes that came with a proof, and compares them with the blocks that
+    /// were decoded before. Pages whose hashes were proven can be verified from then on.
+    ///
+    /// # Errors
+    /// The proof is wrong, and nothing has changed. Or the image contradicts itself.
+    pub fn load_proof(&self, proof: &[u8]) -> Result<(), ImageError> {
+        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
+        if !self.proves_chunk_hashes() {
+            return Err(ImageError::Proof { what: "section, which is compressed" });
+        }
+        let proven = proof::verify(&section.hash, section.stored_bytes as usize, proof)?;
+        self.check_consistent()?;
+        if self.has_chunk_hashes() {
+            return Ok(());
+        }
+        let mut seen = self.hashes.seen();
+        for (leaf, at) in proven {
+            let hashes = proof.get(at).unwrap_or_default();
+            self.adopt_leaf(leaf, hashes, &mut seen)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the verified hashes of a leaf, if no block that was decoded before contradicts them.
+    fn adopt_leaf(&self, leaf: u32, hashes: &[u8], seen: &mut Seen) -> Result<(), ImageError> {
+        if is_set(&seen.leaves, leaf) {
+            return Ok(());
+        }
+        let first = leaf * LEAF_HASHES;
+        for (chunk, expected) in (first..).map(ChunkId).zip(hashes.as_chunks().0) {
+            let Some(place) = self.chunk(chunk).filter(|place| seen.has(place.block)) else { continue };
+            if let Some(found) = seen.hash(chunk) {
+                self.compare(Some(*expected), chunk, place.block, found)?;
+            }
+        }
+        let start = first as usize * CHUNK_HASH_BYTES;
+        if let Some(slot) = seen.hashes_mut(self.chunk_count()).get_mut(start..start + hashes.len()) {
+            slot.copy_from_slice(hashes);
+            set(&mut seen.leaves, leaf, self.hash_leaf_count());
+        }
+        Ok(())
     }
 
     /// Whether the chunk hashes are not in the file, but follow from the blocks
@@ -146,6 +225,17 @@ impl Metadata {
     /// hashes, or once they are loaded or derived.
     pub fn has_chunk_hashes(&self) -> bool {
         self.hashes.loaded.get().is_some()
+    }
+
+    /// Says whether the hashes of single pages come with a proof before the pages, from now on.
+    pub fn expect_proofs(&self, expected: bool) {
+        self.hashes.expected.store(expected && self.proves_chunk_hashes(), Ordering::Relaxed);
+    }
+
+    /// Whether single pages can be verified when they come: the hashes are here, or come before
+    /// them.
+    pub fn takes_pages(&self) -> bool {
+        self.has_chunk_hashes() || self.hashes.expected.load(Ordering::Relaxed)
     }
 
     /// The chunk hashes as their section holds them, once they are loaded or derived.
@@ -185,19 +275,19 @@ impl Metadata {
         }
         if let Some(loaded) = self.hashes.loaded.get() {
             for (chunk, found) in found {
-                self.compare(loaded, chunk, block, found)?;
+                self.compare(loaded.get(chunk.0).map(|hash| hash.0), chunk, block, found)?;
             }
             seen.mark(block, self.block_count());
             return Ok(());
         }
-        seen.mark(block, self.block_count());
-        if seen.hashes.is_empty() {
-            // Zeros from the system: only what is written takes memory.
-            seen.hashes = vec![0; self.chunk_count() as usize * CHUNK_HASH_BYTES];
+        let found: Vec<_> = found.collect();
+        for (chunk, found) in &found {
+            self.compare(seen.proven(*chunk), *chunk, block, *found)?;
         }
+        seen.mark(block, self.block_count());
         for (chunk, hash) in found {
             let start = chunk.0 as usize * CHUNK_HASH_BYTES;
-            if let Some(slot) = seen.hashes.get_mut(start..start + CHUNK_HASH_BYTES) {
+            if let Some(slot) = seen.hashes_mut(self.chunk_count()).get_mut(start..start + CHUNK_HASH_BYTES) {
                 slot.copy_from_slice(&hash);
             }
             seen.chunks += 1;
@@ -229,23 +319,23 @@ impl Metadata {
         for block in (0..blocks).map(BlockId).filter(|block| seen.has(*block)) {
             for chunk in self.block_chunks(block) {
                 if let Some(found) = seen.hash(chunk) {
-                    self.compare(&table, chunk, block, found)?;
+                    self.compare(table.get(chunk.0).map(|hash| hash.0), chunk, block, found)?;
                 }
             }
         }
         self.hashes.loaded.get_or_init(|| table);
-        seen.hashes = Vec::new();
+        (seen.hashes, seen.leaves) = (Vec::new(), Vec::new());
         Ok(())
     }
 
     fn compare(
         &self,
-        table: &Table<format::ChunkHash>,
+        expected: Option<[u8; CHUNK_HASH_BYTES]>,
         chunk: ChunkId,
         block: BlockId,
         found: [u8; CHUNK_HASH_BYTES],
     ) -> Result<(), ImageError> {
-        match table.get(chunk.0).map(|hash| hash.0) {
+        match expected {
             Some(expected) if expected != found => {
                 self.hashes.refuse(Contradiction::Chunk { chunk, block, expected, found })
             }

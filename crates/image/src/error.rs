@@ -180,6 +180,12 @@ pub enum ImageError {
         /// The page, as inode:index.
         page: PageId,
     },
+    /// A proof of chunk hashes does not prove them.
+    #[error("a proof of chunk hashes is wrong: its {what}")]
+    Proof {
+        /// What is wrong about it.
+        what: &'static str,
+    },
     /// A page came with the wrong number of bytes.
     #[error("page {page}: {found} bytes, expected {expected}")]
     PageLength {

@@ -12,6 +12,7 @@
 //! version of `blake3`, and the tests here compare with its documented interface.
 
 use blake3::IncrementCounter;
+use blake3::hazmat::{ChainingValue, HasherExt};
 use blake3::platform::Platform;
 use units::PAGE_BYTES;
 
@@ -61,6 +62,36 @@ pub fn hash_many(inputs: &[&[u8]]) -> Vec<blake3::Hash> {
         _ => blake3::hash(input),
     };
     inputs.iter().enumerate().map(hash).collect()
+}
+
+/// The nodes above the leaves of the tree over `bytes` (`proof`).
+pub(crate) fn leaf_values(bytes: &[u8]) -> Vec<ChainingValue> {
+    let (leaves, last) = bytes.as_chunks::<LEAF_BYTES>();
+    let mut values = vec![[0; VALUE_BYTES]; leaves.len()];
+    let platform = Platform::detect();
+    for (batch, (leaves, out)) in leaves.chunks(PAGES_AT_ONCE).zip(values.chunks_mut(PAGES_AT_ONCE)).enumerate() {
+        let inputs: Vec<&[u8; LEAF_BYTES]> = leaves.iter().collect();
+        let first = (batch * PAGES_AT_ONCE) as u64;
+        let out = out.as_flattened_mut();
+        platform.hash_many(&inputs, &IV, first, IncrementCounter::Yes, 0, CHUNK_START, CHUNK_END, out);
+    }
+    if !last.is_empty() {
+        let offset = (bytes.len() - last.len()) as u64;
+        values.push(blake3::Hasher::new().set_input_offset(offset).update(last).finalize_non_root());
+    }
+    values
+}
+
+/// The nodes above `values`; one that has no second stays as it is.
+pub(crate) fn parent_values(values: &[ChainingValue]) -> Vec<ChainingValue> {
+    let (pairs, last) = values.as_chunks::<2>();
+    let mut parents = vec![[0; VALUE_BYTES]; pairs.len()];
+    let platform = Platform::detect();
+    for (pairs, out) in pairs.chunks(2 * PAGES_AT_ONCE).zip(parents.chunks_mut(2 * PAGES_AT_ONCE)) {
+        merge(platform, pairs, PARENT, out.as_flattened_mut());
+    }
+    parents.extend_from_slice(last);
+    parents
 }
 
 /// Hashes at most [`PAGES_AT_ONCE`] pages. Their trees have the same shape: four leaves, two
@@ -119,6 +150,20 @@ mod tests {
             let inputs: Vec<&[u8]> = pages.iter().take(count).map(Vec::as_slice).collect();
             let expected: Vec<_> = inputs.iter().map(|input| blake3::hash(input)).collect();
             assert_eq!(hash_many(&inputs), expected, "{count} pages");
+        }
+    }
+
+    #[test]
+    fn nodes_of_a_tree_are_those_that_the_documented_interface_gives() {
+        use blake3::hazmat::{Mode, merge_subtrees_root};
+        for length in [1025, 4096, 33 * 1024, 200_000, 300 * 1024] {
+            let bytes = bytes(length, length);
+            let mut values = leaf_values(&bytes);
+            while values.len() > 2 {
+                values = parent_values(&values);
+            }
+            let [left, right] = values[..].try_into().unwrap();
+            assert_eq!(merge_subtrees_root(&left, &right, Mode::Hash), blake3::hash(&bytes), "{length} bytes");
         }
     }
 

@@ -158,9 +158,10 @@ impl Catalog {
             return Err(Failure::corrupt(format!("the file of image {id} holds image {}", superblock.id)));
         }
         let (held, opening) = (superblock.metadata_memory_bytes(), superblock.opening_memory_bytes());
-        let mut reserved = self.reserve((held + opening) as usize, uploads)?;
+        let proofs = Published::proof_bytes(superblock.chunk_count);
+        let mut reserved = self.reserve((held + opening) as usize + proofs, uploads)?;
         let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
-        reserved.shrink_to((held as usize).max(metadata.memory_bytes()));
+        reserved.shrink_to((held as usize).max(metadata.memory_bytes()) + proofs);
         let learned = learned::load(&*self.store, id).unwrap_or_else(|reason| {
             self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
             None

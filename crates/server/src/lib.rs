@@ -52,6 +52,7 @@ mod name;
 mod panics;
 mod peer;
 mod processor;
+mod proofs;
 mod provider;
 mod published;
 mod push;

@@ -4,10 +4,10 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
-use image::{Metadata, ReadAt};
+use image::{HashTree, Metadata, ReadAt};
 use store::{Object, StoreError};
 use units::{BlockId, ImageId, PageId};
 use wire::ErrorCode;
@@ -46,6 +46,8 @@ pub(crate) struct Published {
     /// Held while chunk hashes are derived, so that clients that ask together decode the image
     /// once.
     deriving: Mutex<()>,
+    /// To prove chunk hashes with, once they are there.
+    hash_tree: OnceLock<HashTree>,
     /// Hash of the learned file as it was saved last.
     pub saved: Mutex<Option<blake3::Hash>>,
     /// When it was used last, by [`USES`].
@@ -68,7 +70,7 @@ impl Published {
         metrics: Arc<Metrics>,
         reserved: Reserved,
     ) -> Published {
-        Published {
+        let image = Published {
             id: metadata.id(),
             metadata,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
@@ -79,10 +81,13 @@ impl Published {
             bundles: Bundles::default(),
             window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
             deriving: Mutex::new(()),
+            hash_tree: OnceLock::new(),
             saved: Mutex::new(None),
             used: AtomicU64::new(USES.fetch_add(1, Ordering::Relaxed)),
             _reserved: reserved,
-        }
+        };
+        image.hash_tree();
+        image
     }
 
     /// Somebody uses it.
@@ -127,13 +132,50 @@ impl Published {
     /// A range of the chunk hashes of an image that does not store them. Deriving them decodes the
     /// whole image: a second for some hundred megabytes.
     pub fn chunk_hashes(&self, range: Range<usize>) -> Result<Bytes, Failure> {
-        let _one_at_a_time = locked(&self.deriving);
-        self.metadata
-            .derive_chunk_hashes(&ImageObject(self.object()))
-            .map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))?;
+        self.derive()?;
         let outside = || Failure::bad_request(format!("image {} has no chunk hashes at {range:?}", self.id));
         let hashes = self.metadata.chunk_hash_bytes().and_then(|hashes| hashes.get(range.clone()));
         Ok(Bytes::copy_from_slice(hashes.ok_or_else(outside)?))
+    }
+
+    /// Memory of what proofs are made with, for so many chunks.
+    pub fn proof_bytes(chunk_count: u32) -> usize {
+        HashTree::memory_bytes(chunk_count as usize * image::format::CHUNK_HASH_BYTES)
+    }
+
+    /// Derives the chunk hashes, unless they are there.
+    fn derive(&self) -> Result<(), Failure> {
+        let _one_at_a_time = locked(&self.deriving);
+        let derived = self.metadata.derive_chunk_hashes(&ImageObject(self.object()));
+        derived.map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))
+    }
+
+    /// Whether single pages can be sent to a device that takes proofs: `false` as long as chunk
+    /// hashes are not derived.
+    pub fn proves(&self) -> bool {
+        !self.metadata.proves_chunk_hashes() || self.hash_tree().is_some()
+    }
+
+    /// Sees to it that they can, which may decode the whole image.
+    pub fn prepare_proofs(&self) -> Result<(), Failure> {
+        if self.proves() {
+            return Ok(());
+        }
+        self.derive()?;
+        self.hash_tree();
+        Ok(())
+    }
+
+    /// The tree over the chunk hashes, if they are there.
+    fn hash_tree(&self) -> Option<&HashTree> {
+        let hashes = self.metadata.chunk_hash_bytes().filter(|_| self.metadata.proves_chunk_hashes())?;
+        Some(self.hash_tree.get_or_init(|| HashTree::of(hashes)))
+    }
+
+    /// A proof of some leaves of the chunk hashes.
+    pub fn proof(&self, leaves: &[u32]) -> Result<Vec<u8>, Failure> {
+        let proof = || self.hash_tree()?.proof(self.metadata.chunk_hash_bytes()?, leaves);
+        proof().ok_or_else(|| Failure::new(ErrorCode::Internal, "chunk hashes that are not there cannot be proven"))
     }
 
     /// A range of the image file.

@@ -38,6 +38,7 @@ use crate::done::{Built, Done, DoneSender, Piece};
 use crate::error::Failure;
 use crate::handles::Handles;
 use crate::peer::Owner;
+use crate::proofs::Proofs;
 use crate::published::Published;
 use crate::shared::Shared;
 pub(crate) use blocks::BlockPusher;
@@ -74,6 +75,8 @@ pub(crate) struct PagePusher {
     owner: Owner,
     advice: UnboundedSender<Box<Advice>>,
     pieces: PieceQueue,
+    /// Chunk hashes that were sent on this connection, for pages that are pushed or demanded.
+    proofs: Proofs,
     sequences: Vec<Sequence>,
     numbers: u64,
     /// Sequence whose turn it is.
@@ -99,6 +102,7 @@ impl PagePusher {
             owner,
             pieces: PieceQueue::new(shared.builders.clone(), owner, done),
             advice,
+            proofs: Proofs::default(),
             sequences: Vec::new(),
             numbers: 0,
             turn: 0,
@@ -135,6 +139,17 @@ impl PagePusher {
         self.begin(wire, handles, image, token, order, advice.cold);
     }
 
+    /// Sends the chunk hashes of pages that are about to be sent, if the device takes them so.
+    pub fn prove(
+        &mut self,
+        wire: &mut ServerConnection,
+        handle: ImageHandle,
+        image: &Published,
+        pages: &[PageId],
+    ) -> Result<(), Failure> {
+        self.proofs.send(wire, handle, image, pages)
+    }
+
     /// A program needs a page: if it is not coming yet, pages have their turn.
     pub fn touched(&mut self, wire: &ServerConnection, image: ImageId, page: PageId) {
         #[cfg(test)]
@@ -157,12 +172,15 @@ impl PagePusher {
             let pushing = || self.sequences.iter().map(Sequence::pushing);
             let building = self.sequences.iter().filter(|sequence| sequence.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
-            if wire.push_room() <= expected || self.pieces.bytes() + expected >= bytes_max {
+            if !wire.has_proof_room() || wire.push_room() <= expected || self.pieces.bytes() + expected >= bytes_max {
                 return;
             }
             let count = self.sequences.len();
             let turns = pushing().enumerate().cycle().skip(self.turn.min(count)).take(count);
-            let ready = |(at, pushing): (usize, Option<&Pushing>)| Some((at, pushing?.piece_end()?));
+            let can_prove =
+                |at: usize| self.sequences.get(at).is_some_and(|it| !wire.takes_proofs() || it.image.proves());
+            let ready =
+                |(at, pushing): (usize, Option<&Pushing>)| Some((at, pushing?.piece_end()?)).filter(|_| can_prove(at));
             let Some((at, through)) = turns.filter_map(ready).next() else { return };
             self.turn = (at + 1) % count;
             self.build_piece(wire, at, through);
@@ -278,6 +296,7 @@ impl PagePusher {
         let ended = || Failure::new(ErrorCode::Internal, "the push has ended");
         let sequence = self.sequences.get_mut(at).ok_or_else(ended)?;
         let header = sequence.header().ok_or_else(ended)?;
+        let image = sequence.image.clone();
         let stream = match sequence.stream() {
             Some(stream) => stream,
             None => {
@@ -288,6 +307,7 @@ impl PagePusher {
         };
         let pushing = sequence.pushing_mut().ok_or_else(ended)?;
         let segment = pushing.segment();
+        self.proofs.send(wire, header.image, &image, pages)?;
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
         if matches!(pushing.source, Source::Bundle(_)) {
             self.shared.metrics.pages_from_bundle.add(pages.len() as u64);

@@ -9,6 +9,7 @@
 mod block_touches;
 mod client;
 mod commits;
+mod metadata;
 mod outgoing;
 mod pace;
 mod pushes;

@@ -9,6 +9,7 @@ mod identity;
 mod learned;
 mod learning;
 mod panics;
+mod proofs;
 mod provider;
 mod rig;
 mod serving;

@@ -50,6 +50,8 @@ use streams::Streams;
 pub struct ClientConfig {
     /// The device.
     pub device: u128,
+    /// Optional features to use, of those that this crate knows.
+    pub features: u64,
     /// Largest payload to accept, `FRAME_BYTES_MAX_LEAST` to `FRAME_BYTES_MAX`.
     pub frame_bytes_max: u32,
     /// Largest zstd window for push streams, as a power of two.
@@ -73,6 +75,7 @@ impl Default for ClientConfig {
     fn default() -> ClientConfig {
         ClientConfig {
             device: 0,
+            features: FEATURES,
             frame_bytes_max: FRAME_BYTES_MAX as u32,
             window_log_max: 21,
             push_bytes_max: WINDOW_BYTES_MAX as u32,
@@ -111,11 +114,12 @@ impl ClientConnection {
     /// limits are brought within.
     pub fn new(mut config: ClientConfig, now: Moment) -> ClientConnection {
         config.frame_bytes_max = config.frame_bytes_max.clamp(FRAME_BYTES_MAX_LEAST as u32, FRAME_BYTES_MAX as u32);
+        config.features &= FEATURES;
         config.window_log_max = config.window_log_max.min(WINDOW_LOG_MAX);
         let hello = Hello {
             version: VERSION,
             device: config.device,
-            features: FEATURES,
+            features: config.features,
             frame_bytes_max: config.frame_bytes_max,
             window_log_max: config.window_log_max,
             push_bytes_max: config.push_bytes_max,

@@ -8,7 +8,8 @@ use crate::coding::Reader;
 use crate::error::WireError;
 use crate::format::{
     ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, META_READ_BYTES_MAX,
-    NEED_RANGES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
+    NEED_RANGES_MAX, PROOF_BYTES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, VOLUME_BLOCK_BYTES,
+    WINDOW_LOG_MAX,
 };
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader,
@@ -163,6 +164,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
             })
         }
         ServerKind::Pong => ServerMessage::Pong { nonce: reader.u64("nonce")? },
+        ServerKind::Hashes => hashes(&mut reader)?,
         ServerKind::PushStart => {
             let stream = stream(&mut reader)?;
             ServerMessage::PushStart { stream, push: push_header(&mut reader, false)? }
@@ -279,6 +281,10 @@ fn error(reader: &mut Reader) -> Result<(ErrorCode, String), WireError> {
     let text = reader.text("text", bytes)?;
     // As one line: a peer must not fake lines of our own, such as hints, where the text is shown.
     Ok((code, units::printable_line(text.as_bytes()).into_owned()))
+}
+
+fn hashes(reader: &mut Reader) -> Result<ServerMessage, WireError> {
+    Ok(ServerMessage::Hashes { image: image(reader)?, proof: reader.bulk("proof", 1, PROOF_BYTES_MAX)? })
 }
 
 fn push_piece(reader: &mut Reader) -> Result<PushPiece, WireError> {

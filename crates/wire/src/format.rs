@@ -20,8 +20,11 @@ pub const FEATURE_HINTS: u64 = 1;
 /// how much room they have, bit 4 for those whose files had neither owners nor locks; nobody speaks
 /// them any more.
 pub const FEATURE_VOLUMES: u64 = 32;
+/// Feature bit 6: before the server sends single pages of an image, it sends their chunk hashes,
+/// with a proof, unless it did so on this connection before.
+pub const FEATURE_PROOFS: u64 = 64;
 /// Optional features this crate knows; both sides use the intersection.
-pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES;
+pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS;
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;
@@ -63,6 +66,11 @@ pub const PUSH_PAGES_MAX: usize = 32;
 /// Bulk bytes in one Pages or Push: 32 raw pages, and what a codec may add to data that does not
 /// compress.
 pub const PUSH_BYTES_MAX: usize = PUSH_PAGES_MAX * 4096 + 4096;
+/// Bytes of one proof of chunk hashes: 64 leaves of 1024 bytes and their numbers, and for each at
+/// most 10 nodes of 32 bytes that it does not share with others. Longer lists take several frames.
+pub const PROOF_BYTES_MAX: usize = 128 << 10;
+/// Bytes of proofs that wait to be sent, beyond which a server should build no further push.
+pub const PROOF_QUEUE_BYTES_MAX: usize = 256 << 10;
 /// Pages in one Touch.
 pub const TOUCH_PAGES_MAX: usize = 1024;
 /// Pages in one Hint, as in one Touch; longer lists take several frames.
@@ -308,6 +316,8 @@ kinds! {
         Pages = 0x93,
         /// Answers PullBlock or PullPages: wait for a push stream.
         OnTheWay = 0x94,
+        /// Chunk hashes, with a proof.
+        Hashes = 0x97,
         /// Answers List.
         Listing = 0xd5,
         /// Answers Status.
@@ -378,6 +388,7 @@ impl ServerKind {
             ServerKind::MetaData
             | ServerKind::Block
             | ServerKind::Pages
+            | ServerKind::Hashes
             | ServerKind::Push
             | ServerKind::VolumePush
             | ServerKind::Listing
@@ -396,5 +407,6 @@ const _: () = assert!(HINT_PAGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX && HINT_
 const _: () = assert!(NEED_RANGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(ERROR_TEXT_BYTES_MAX + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(PUSH_BYTES_MAX + 1024 <= FRAME_BYTES_MAX_LEAST);
+const _: () = assert!(PROOF_BYTES_MAX + 64 <= FRAME_BYTES_MAX_LEAST);
 const _: () = assert!(PUSH_PAGES_MAX == units::SEGMENT_PAGES_MAX);
 const _: () = assert!(FRAME_BYTES_MAX_LEAST <= FRAME_BYTES_MAX_WRITTEN && FRAME_BYTES_MAX_WRITTEN <= FRAME_BYTES_MAX);

@@ -272,6 +272,14 @@ pub enum ServerMessage {
         /// Of the Ping.
         nonce: u64,
     },
+    /// Chunk hashes of an image with a proof, for pages that follow. Only if both sides know
+    /// [`crate::format::FEATURE_PROOFS`].
+    Hashes {
+        /// The image.
+        image: ImageHandle,
+        /// The proof, which this crate does not interpret.
+        proof: Bytes,
+    },
     /// Begins a push stream. Streams are numbered 1, 2, 3 ... on each connection.
     PushStart {
         /// The stream.

@@ -35,8 +35,8 @@ pub use push::PushPosition;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, FRAME_HEADER_BYTES, HELLO_DEADLINE, IDLE_MAX,
-    REPLY_QUEUE_BYTES_MAX, STALL_MAX, WINDOW_BYTES_MAX,
+    FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, FRAME_HEADER_BYTES, HELLO_DEADLINE,
+    IDLE_MAX, REPLY_QUEUE_BYTES_MAX, STALL_MAX, WINDOW_BYTES_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{
@@ -53,6 +53,8 @@ use requests::{REQUEST_BYTES, Requests};
 /// Limits of a server's connection; the defaults are those of `format`.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
+    /// Optional features to use, of those that this crate knows.
+    pub features: u64,
     /// Largest payload to accept, `FRAME_BYTES_MAX_LEAST` to `FRAME_BYTES_MAX`.
     pub frame_bytes_max: u32,
     /// Largest in-flight push window, in bytes.
@@ -69,6 +71,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> ServerConfig {
         ServerConfig {
+            features: FEATURES,
             frame_bytes_max: FRAME_BYTES_MAX as u32,
             window_bytes_max: WINDOW_BYTES_MAX,
             hello_deadline: HELLO_DEADLINE,
@@ -108,6 +111,7 @@ impl ServerConnection {
     /// A connection that was just accepted. Values outside their limits are brought within.
     pub fn new(mut config: ServerConfig, now: Moment) -> ServerConnection {
         config.frame_bytes_max = config.frame_bytes_max.clamp(FRAME_BYTES_MAX_LEAST as u32, FRAME_BYTES_MAX as u32);
+        config.features &= FEATURES;
         ServerConnection {
             state: State::Hello,
             hello: None,

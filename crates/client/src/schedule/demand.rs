@@ -31,7 +31,7 @@ impl Schedule {
     /// Whether a miss of this page asks for pages rather than for its block.
     pub(super) fn wants_single_pages(&self, page: PageId) -> bool {
         // Without chunk hashes no page can be verified by itself, but every block can.
-        if !self.metadata.has_chunk_hashes() {
+        if !self.metadata.takes_pages() {
             return false;
         }
         match self.settings.granularity {

@@ -7,12 +7,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use units::{PageId, StreamId, Token};
+use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{
     ErrorCode, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig,
@@ -45,6 +47,8 @@ struct Inner {
     changed: Condvar,
     policy: Mutex<Option<Policy>>,
     clock: Clock,
+    /// Features of connections from now on.
+    features: AtomicU64,
 }
 
 #[derive(Default)]
@@ -64,13 +68,19 @@ pub(crate) struct FakeServer {
 }
 
 impl FakeServer {
+    /// A server that sends no proofs of chunk hashes.
     pub fn start(tree: &Arc<Tree>) -> FakeServer {
+        FakeServer::start_with(tree, FEATURES & !FEATURE_PROOFS)
+    }
+
+    pub fn start_with(tree: &Arc<Tree>, features: u64) -> FakeServer {
         let inner = Inner {
             tree: Arc::clone(tree),
             state: Mutex::default(),
             changed: Condvar::new(),
             policy: Mutex::default(),
             clock: Clock::start(),
+            features: features.into(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -91,6 +101,11 @@ impl FakeServer {
                 Inner::serve(&inner, stream);
             }
         }));
+    }
+
+    /// Connections from now on have these features.
+    pub fn set_features(&self, features: u64) {
+        self.inner.features.store(features, Ordering::SeqCst);
     }
 
     pub fn url(&self, image: &str) -> String {
@@ -251,6 +266,13 @@ impl FakeServer {
         self.ask(connection, move |machine| _ = machine.push(piece));
     }
 
+    /// Sends the chunk hashes of pages with a proof, unless `spoil` changes it.
+    pub fn prove(&self, connection: usize, pages: &[PageId], spoil: impl Fn(&mut Vec<u8>)) {
+        let mut proof = self.inner.tree.proof(pages);
+        spoil(&mut proof);
+        self.ask(connection, move |machine| machine.hashes(HANDLE, proof.into()).unwrap());
+    }
+
     pub fn push_end(&self, connection: usize, stream: StreamId) {
         self.ask(connection, move |machine| _ = machine.push_end(stream, PushEndReason::Complete));
     }
@@ -295,7 +317,9 @@ impl Inner {
         };
         let inner = Arc::clone(inner);
         std::thread::spawn(move || {
-            let mut machine = ServerConnection::new(ServerConfig::default(), inner.clock.now());
+            let features = inner.features.load(Ordering::SeqCst);
+            let config = ServerConfig { features, ..ServerConfig::default() };
+            let mut machine = ServerConnection::new(config, inner.clock.now());
             for input in inputs {
                 match input {
                     Input::Bytes(bytes) => drop(machine.receive(inner.clock.now(), &bytes)),

@@ -12,6 +12,7 @@ mod hostile;
 mod http;
 mod loss;
 mod open;
+mod proofs;
 mod push;
 mod real_server;
 #[cfg(feature = "tls")]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use image::fixture::{Fixture, Node, Part};
-use image::{BuilderParams, Metadata};
+use image::{BuilderParams, HashTree, Metadata};
 use units::{InodeId, PAGE_BYTES, PageId, Rng, SplitMix64};
 
 use image::fixture::Body;
@@ -88,6 +88,12 @@ impl Tree {
         let (_, contents) = self.files.iter().find(|(found, _)| *found == inode).unwrap();
         let start = contents.len().min(offset as usize);
         &contents[start..contents.len().min(start + bytes as usize)]
+    }
+
+    /// The chunk hashes of pages with a proof.
+    pub fn proof(&self, pages: &[PageId]) -> Vec<u8> {
+        let hashes = self.metadata.chunk_hash_bytes().unwrap();
+        HashTree::of(hashes).proof(hashes, &self.metadata.hash_leaves(pages)).unwrap()
     }
 
     /// The stored bytes of a block.

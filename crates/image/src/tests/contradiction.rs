@@ -3,7 +3,7 @@
 use super::check;
 use super::tree::plain;
 use crate::fixture::{Fixture, Node};
-use crate::{Codec, Filter, ImageError, Limits, Metadata};
+use crate::{Codec, Filter, HashTree, ImageError, Limits, Metadata};
 use units::{BlockId, ChunkId, PageId};
 
 const REAL: u8 = b'a';
@@ -129,6 +129,26 @@ fn blocks_are_held_to_derived_hashes_that_a_server_offers() {
     before.verify_page(page, &[PRETENDED; 4096]).unwrap();
     assert!(matches!(decode(&before, &image, second), Err(ImageError::ChunkHash { .. })));
     assert_refused(&before, &image);
+}
+
+#[test]
+fn blocks_are_held_to_hashes_that_come_with_proofs() {
+    let image = two_faced(false, plain());
+    let whole = Metadata::open(&&image[..], &Limits::default()).unwrap();
+    let hashes = whole.chunk_hash_bytes().unwrap();
+    let proof = HashTree::of(hashes).proof(hashes, &[0]).unwrap();
+    let open = || Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+    let before = open();
+    before.load_proof(&proof).unwrap();
+    let (second, page) = place(&before, b"second");
+    before.verify_page(page, &[PRETENDED; 4096]).unwrap();
+    assert!(matches!(decode(&before, &image, second), Err(ImageError::ChunkHash { .. })));
+    assert_refused(&before, &image);
+    let after = open();
+    decode(&after, &image, second).unwrap();
+    assert!(matches!(after.load_proof(&proof), Err(ImageError::ChunkHash { .. })));
+    assert_refused(&after, &image);
+    assert!(after.load_proof(&proof).is_err(), "nor later");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use super::hostile::image;
 use super::parts::{Parts, seal};
 use super::tree::{everything, plain};
 use super::{check, open};
+use crate::fixture::Node;
 use crate::format::*;
-use crate::{Codec, Filter, ImageError, Limits, Metadata};
+use crate::{Codec, Filter, HashTree, ImageError, Limits, Metadata};
 
 #[test]
 fn hashes_that_are_not_stored_are_derived_and_checked() {
@@ -150,4 +151,37 @@ fn an_image_opens_before_its_chunk_hashes_arrive() {
     metadata.load_chunk_hashes(&&image[..]).unwrap();
     metadata.verify_page(page, &bytes).unwrap();
     assert_eq!(metadata.memory_bytes(), whole.memory_bytes());
+}
+
+#[test]
+fn pages_are_verified_by_hashes_that_came_with_proofs_and_by_no_others() {
+    // Four leaves, the last one short.
+    let content = super::tree::text(7, 200 * 4096);
+    let mut fixture = super::tree::plain();
+    fixture.params.chunk_shift = 12;
+    let image = fixture.pack(&[Node::file(b"file", &content)]).unwrap();
+    let whole = open(&image).unwrap();
+    let hashes = whole.chunk_hash_bytes().unwrap();
+    let prove = |leaves: &[u32]| HashTree::of(hashes).proof(hashes, leaves).unwrap();
+    let metadata = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+    let page = |index: usize| units::PageId::new(metadata.resolve(b"file").unwrap(), index as u32);
+    let verify = |index: usize| metadata.verify_page(page(index), &content[index * 4096..][..4096]);
+    assert_eq!((metadata.hash_leaf_count(), metadata.hash_leaves(&[page(3), page(199), page(0)])), (4, vec![0, 3]));
+    assert!(!metadata.takes_pages());
+    metadata.expect_proofs(true);
+    assert!(metadata.takes_pages() && !metadata.has_chunk_hashes());
+    let mut bad = prove(&[1]);
+    *bad.last_mut().unwrap() ^= 1;
+    assert!(matches!(metadata.load_proof(&bad), Err(ImageError::Proof { .. })));
+    assert!(matches!(verify(64), Err(ImageError::NoChunkHashes { .. })));
+    metadata.load_proof(&prove(&[1, 3])).unwrap();
+    metadata.load_proof(&prove(&[3])).unwrap();
+    for (index, proven) in [(63, false), (64, true), (127, true), (128, false), (192, true), (199, true)] {
+        assert_eq!(verify(index).is_ok(), proven, "page {index}");
+    }
+    assert!(metadata.verify_page(page(64), &content[..4096]).is_err());
+    // What came whole is the same.
+    metadata.load_chunk_hashes(&&image[..]).unwrap();
+    assert!((0..200).all(|index| verify(index).is_ok()));
+    metadata.load_proof(&prove(&[0])).unwrap();
 }

@@ -11,6 +11,7 @@ use super::block_touches::Touched;
 use crate::advice::{Advice, Ordered};
 use crate::device::Device;
 use crate::done::{Built, DoneSender};
+use crate::error::Failure;
 use crate::handles::Handles;
 use crate::lock::locked;
 use crate::peer::Owner;
@@ -96,6 +97,17 @@ impl Pushes {
         answer_bytes: usize,
     ) -> Option<StreamId> {
         self.pages.on_the_way(wire, image, page, answer_bytes)
+    }
+
+    /// Sends the chunk hashes of pages that are about to be answered with, if the device takes them
+    /// so.
+    pub fn prove(
+        &mut self,
+        link: &mut Link<'_>,
+        image: (ImageHandle, &Published),
+        pages: &[PageId],
+    ) -> Result<(), Failure> {
+        self.pages.prove(link.wire, image.0, image.1, pages)
     }
 
     /// Queues a piece of pages that was built.

@@ -7,8 +7,8 @@ use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
-use super::Session;
 use super::workers::Reading;
+use super::{Session, metadata};
 use crate::budget::Budget;
 use crate::done::Done;
 use crate::error::Failure;
@@ -27,7 +27,7 @@ impl Session {
         }
         match ask {
             Request::Open { name } => self.open(request, &name),
-            Request::MetaRead { image, offset, bytes } => self.read_metadata(request, image, offset, bytes),
+            Request::MetaRead { image, offset, bytes } => metadata::read(self, request, image, offset, bytes),
             Request::PullBlock { image, token, page, block, force, speculative } => {
                 let touched = (!speculative).then_some(token);
                 self.pull_block(request, image, touched, page, block, force)
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         request: RequestId,
         bytes: usize,
@@ -83,7 +83,7 @@ impl Session {
     }
 
     /// Answers with bytes of the image file, at once if they are in memory.
-    fn answer_read(
+    pub(super) fn answer_read(
         &mut self,
         request: RequestId,
         image: Arc<Published>,
@@ -133,7 +133,7 @@ impl Session {
     ) {
         self.replies.begin_opening();
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
-        self.workers.open_image(window_log_max, open, report);
+        self.workers.open_image(window_log_max, self.wire.takes_proofs(), open, report);
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
@@ -152,38 +152,9 @@ impl Session {
         Ok(())
     }
 
-    fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
+    pub(super) fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
         let unknown = || Failure::bad_request(format!("image handle {} was not given on this connection", handle.0));
         self.handles.get(handle).ok_or_else(unknown)
-    }
-
-    fn read_metadata(
-        &mut self,
-        request: RequestId,
-        handle: ImageHandle,
-        offset: u64,
-        bytes: u32,
-    ) -> Result<(), Failure> {
-        let image = self.image(handle)?;
-        let region = image.metadata.metadata_region();
-        let end = offset.saturating_add(bytes.into());
-        // Hashes that the image does not store are served as if they followed its end.
-        let hashes = image.metadata.chunk_hash_region();
-        let derived = image.metadata.derives_chunk_hashes() && offset >= hashes.start && end <= hashes.end;
-        let stored = end <= image::format::SUPERBLOCK_BYTES as u64 || offset >= region.start && end <= region.end;
-        let inside = derived || stored;
-        if !inside || bytes == 0 || bytes as usize > wire::format::META_READ_BYTES_MAX {
-            return Err(Failure::bad_request(format!(
-                "bytes {offset} to {end} are not a range of superblock or metadata"
-            )));
-        }
-        self.shared.metrics.metadata_bytes.add(bytes.into());
-        if derived {
-            self.answer(request, bytes as usize, move || demand::chunk_hashes(&image, offset, bytes));
-        } else {
-            self.answer_read(request, image, offset, bytes, move |bytes| Reply::MetaData { offset, bytes });
-        }
-        Ok(())
     }
 
     /// `touched`: the running action that touched the page; `None` if the client only supposes that
@@ -241,6 +212,9 @@ impl Session {
             if let Some((pushes, mut link)) = self.pushes() {
                 pushes.touch(&mut link, &image, token, first, false);
             }
+            return Ok(());
+        }
+        if !metadata::prove(self, request, handle, &image, &pages)? {
             return Ok(());
         }
         let (work, wanted) = (image.clone(), pages.clone());

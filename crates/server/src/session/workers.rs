@@ -128,10 +128,12 @@ impl Workers {
     }
 
     /// Opens an image on a blocking thread, and gets ready to push from it to a client that takes
-    /// windows of 2^`window_log_max`. `open` also tells whether the image was not open before.
+    /// windows of 2^`window_log_max`, and proofs of chunk hashes or not. `open` also tells whether
+    /// the image was not open before.
     pub fn open_image(
         &self,
         window_log_max: u8,
+        takes_proofs: bool,
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         report: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
@@ -155,8 +157,15 @@ impl Workers {
                 let suited = image.suit_window(window_log_max);
                 (*fresh || suited).then(|| image.clone())
             });
+            // Where they are not stored, all blocks are decoded for them: nothing is pushed before.
+            let derive = opened.as_ref().ok().map(|(image, _)| image).filter(|image| takes_proofs && !image.proves());
+            let derive = derive.cloned();
             // The image stays open even if the connection is gone.
             workers.report(report(opened.map(|(image, _)| image)));
+            if let Some(image) = derive {
+                // Whoever needs them meets the error again.
+                let _ = tokio::task::spawn_blocking(move || image.prepare_proofs()).await;
+            }
             if let Some(image) = prepare {
                 // A panic there is a bug that the hook reported; the image is served without
                 // preparation.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use codec::StreamDecoder;
 use image::{Limits, Metadata};
 use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
+use wire::format::FEATURE_PROOFS;
 use wire::{
     BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PushEncoding, PushEndReason,
     PushHeader, PushPiece, Reply, Request, WireError,
@@ -36,6 +37,8 @@ pub struct Client {
     pub credits: bool,
     uncredited: Vec<(StreamId, u32)>,
     images: HashMap<ImageHandle, Metadata>,
+    /// Proofs of chunk hashes that came, in order; they were verified.
+    pub proofs: Vec<Bytes>,
 }
 
 pub struct Stream {
@@ -95,6 +98,7 @@ impl Client {
             credits: true,
             uncredited: Vec::new(),
             images: HashMap::new(),
+            proofs: Vec::new(),
         }
     }
 
@@ -151,6 +155,10 @@ impl Client {
                 self.need_complete |= last;
             }
             ClientEvent::PutProgress { bytes, .. } => self.progress = bytes,
+            ClientEvent::Hashes { image, proof } => {
+                self.images[&image].load_proof(&proof).unwrap();
+                self.proofs.push(proof);
+            }
             ClientEvent::PushStart { stream, push } => {
                 let decoder = (push.encoding == PushEncoding::ZstdStream)
                     .then(|| StreamDecoder::new(push.window_log.into()).unwrap());
@@ -227,7 +235,8 @@ impl Client {
         }
     }
 
-    /// Opens an image and reads all of its metadata over the wire.
+    /// Opens an image and reads all of its metadata over the wire. Chunk hashes are not loaded from
+    /// it if they come with proofs: then pages can be verified only because the proofs came first.
     pub fn open(&mut self, name: &str) -> ImageHandle {
         let reply = self.ask(Request::Open { name: name.to_owned() });
         let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = reply else {
@@ -243,7 +252,9 @@ impl Client {
             let Reply::MetaData { offset: at, bytes: data } = reply else { panic!("{reply:?}") };
             file[at as usize..at as usize + data.len()].copy_from_slice(&data);
         }
-        let metadata = Metadata::open(&file, &Limits::default()).unwrap();
+        let proves = self.wire.hello().is_some_and(|hello| hello.features & FEATURE_PROOFS != 0);
+        let open = if proves { Metadata::open_early } else { Metadata::open };
+        let metadata = open(&file, &Limits::default()).unwrap();
         assert_eq!(metadata.id(), id);
         self.images.insert(image, metadata);
         image

@@ -1,9 +1,10 @@
 //! The events of a client's connection.
 
+use bytes::Bytes;
 use units::{RequestId, StreamId};
 
 use crate::error::WireError;
-use crate::message::{BlockRange, HelloReply, PushEndReason, PushHeader, PushPiece, Reply};
+use crate::message::{BlockRange, HelloReply, ImageHandle, PushEndReason, PushHeader, PushPiece, Reply};
 
 /// An event that the client must handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,13 @@ pub enum ClientEvent {
         request: RequestId,
         /// Bytes in all.
         bytes: u64,
+    },
+    /// Chunk hashes of an image with a proof. They are those of pages that come next.
+    Hashes {
+        /// The image.
+        image: ImageHandle,
+        /// The proof.
+        proof: Bytes,
     },
     /// A push stream begins.
     PushStart {

@@ -5,7 +5,7 @@ use units::{Moment, RequestId, StreamId};
 use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{FEATURES, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
+use crate::format::{FEATURE_PROOFS, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
 
@@ -46,6 +46,10 @@ impl ClientConnection {
                 self.take_reply(request, reply)?;
             }
             ServerMessage::Pong { nonce } => self.liveness.pong(now, nonce)?,
+            ServerMessage::Hashes { image, proof } => {
+                self.check_proofs()?;
+                self.events.push_back(ClientEvent::Hashes { image, proof });
+            }
             ServerMessage::PushStart { stream, push } => self.take_push_start(stream, push)?,
             ServerMessage::VolumeError { request, code, text } => {
                 self.traffic.reply_bytes += frame_bytes as u64;
@@ -81,7 +85,7 @@ impl ClientConnection {
             return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
         }
         self.liveness.hello(now);
-        let hello = HelloReply { features: hello.features & FEATURES, ..hello };
+        let hello = HelloReply { features: hello.features & self.config.features, ..hello };
         self.state = State::Ready(hello);
         self.events.push_back(ClientEvent::Ready(hello));
         Ok(())
@@ -119,6 +123,13 @@ impl ClientConnection {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Nobody sends proofs to a client that did not say that it takes them.
+    fn check_proofs(&self) -> Result<(), WireError> {
+        let agreed = self.hello().is_some_and(|hello| hello.features & FEATURE_PROOFS != 0);
+        let when = "without the feature";
+        if agreed { Ok(()) } else { Err(WireError::WrongOrder { kind: ServerKind::Hashes.name(), when }) }
     }
 
     fn take_piece(&mut self, piece: PushPiece, volume: bool, frame_bytes: usize) -> Result<(), WireError> {

@@ -6,7 +6,7 @@ use super::push::PushQueue;
 use super::{ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, VERSION, VERSION_MIN};
+use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEndReason, Reply, Request, ServerMessage,
@@ -103,7 +103,7 @@ impl ServerConnection {
             return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
         }
         hello.version = hello.version.min(VERSION);
-        hello.features &= FEATURES;
+        hello.features &= self.config.features;
         let reply = HelloReply {
             version: hello.version,
             features: hello.features,

@@ -48,6 +48,11 @@ impl Outgoing {
         queue.push(Some(request), frame);
     }
 
+    /// Queues a proof for what is queued after it.
+    pub fn push_proof(&mut self, frame: Frame) {
+        self.replies.push(None, frame);
+    }
+
     /// Moves a speculative reply to those that somebody waits for.
     pub fn hurry(&mut self, request: RequestId) {
         if let Some(frame) = self.speculative.take(request) {

@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use units::{Moment, PageId, StreamId};
 
 use crate::coding::Frame;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX, ServerKind,
+    FEATURE_PROOFS, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX,
+    PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX, ServerKind,
 };
-use crate::message::{PushEndReason, PushPiece, ServerMessage};
+use crate::message::{ImageHandle, PushEndReason, PushPiece, ServerMessage};
 use crate::server::{ServerConnection, State};
 use crate::window::{Stamp, Window};
 
@@ -311,5 +313,37 @@ impl ServerConnection {
         if self.push.streams.get(&stream.0).is_some_and(|state| state.ending.is_none()) {
             self.traffic.push_bytes_dropped += self.push.retain(stream, keep) as u64;
         }
+    }
+}
+
+// proofs
+impl ServerConnection {
+    /// Whether the client takes proofs of chunk hashes.
+    pub fn takes_proofs(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.features & FEATURE_PROOFS != 0)
+    }
+
+    /// Sends chunk hashes with a proof. They leave after replies that are queued, and before
+    /// replies and pushes that will be.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is not ready, the client does not take proofs, or the proof is
+    /// too long.
+    pub fn hashes(&mut self, image: ImageHandle, proof: Bytes) -> Result<(), Refused> {
+        self.check_ready()?;
+        if !self.takes_proofs() {
+            return Err(Refused::NoFeature("proofs"));
+        }
+        let found = proof.len() as u64;
+        if !(1..=PROOF_BYTES_MAX as u64).contains(&found) {
+            return Err(Refused::Limit { what: "bytes of a proof", found, min: 1, max: PROOF_BYTES_MAX as u64 });
+        }
+        self.outgoing.push_proof(encode::server(&ServerMessage::Hashes { image, proof }));
+        Ok(())
+    }
+
+    /// Whether so many bytes of proofs and replies are queued that no push should be built.
+    pub fn has_proof_room(&self) -> bool {
+        self.outgoing.reply_bytes() < PROOF_QUEUE_BYTES_MAX
     }
 }
