@@ -345,6 +345,7 @@ impl ImageHandler {
             }
             ClientEvent::Closed(_)
             | ClientEvent::Hashes { .. }
+            | ClientEvent::Start { .. }
             | ClientEvent::PutNeed { .. }
             | ClientEvent::PutProgress { .. } => {}
         }

@@ -1,25 +1,29 @@
 //! Opening an image on a server: connect, open, fetch the metadata, start the threads of the
 //! connections.
 //!
-//! Hello and Open leave together, then the superblock and the first part of the metadata are asked
-//! for at once. So a mount takes three round trips, or four if the first part does not hold all
-//! that is needed. The chunk hashes are not needed: they come with proofs before the pages they are
-//! for, or, from a server that sends none, follow while programs run already (`hashes`). Sizes that
-//! the server announces are checked against our limits before a byte is fetched, and nothing is
-//! believed before [`Metadata::open_early`] has checked it.
+//! Hello and Open leave together, and the server sends the superblock and what is needed of the
+//! metadata before it answers. So a mount takes one round trip beside that of the connection. From
+//! a server that does not, the superblock and the first part of the metadata are asked for at once:
+//! that is one round trip more, or two if the first part does not hold all that is needed. The
+//! chunk hashes are not needed: they come with proofs before the pages they are for, or, from a
+//! server that sends none, follow while programs run already (`hashes`). Sizes that the server
+//! announces are checked against our limits before a byte is fetched, and nothing is believed
+//! before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use bytes::Bytes;
 use connection::{
     Clock, Connection, ConnectionError, Dialer, Driver, ImageName, Remote, Waker, answer_time, random_number, spawn,
 };
 use image::{Metadata, Superblock};
 use units::{ImageId, Moment, RequestId};
-use wire::format::FEATURE_PROOFS;
+use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use crate::config::{Config, Granularity};
@@ -52,6 +56,18 @@ struct Opened {
     region: Range<u64>,
 }
 
+/// What came before the answer to Open, and when.
+#[derive(Default)]
+struct Begun {
+    /// When the server said hello.
+    ready: Option<Moment>,
+    /// When the first part came, and how much had been received by then.
+    first: Option<(Moment, u64)>,
+    parts: Vec<(ImageHandle, u64, Bytes)>,
+    /// Bytes of the parts.
+    bytes: u64,
+}
+
 /// Fetches the start of an image. Offsets are those of [`Fetched::bytes`].
 struct Fetcher<'a> {
     connection: &'a mut Connection,
@@ -68,15 +84,21 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
-    let mut connection =
-        Connection::connect(&dialer, config.connection.wire(device), clock, config.connection.open_deadline)?;
-    let began = clock.now();
-    let opened = open_image(&mut connection, remote, &config, clock)?;
-    let round_trip = clock.now().since(began);
-    let (began, before) = (clock.now(), connection.machine.traffic().bytes_received);
-    let (metadata, mut hashes) = fetch(&mut connection, &opened, remote, &config, clock)?;
+    let mut wire = config.connection.wire(device);
+    wire.features |= FEATURE_START;
+    let mut connection = Connection::connect(&dialer, wire, clock, config.connection.open_deadline)?;
+    let asked = clock.now();
+    let mut begun = Begun::default();
+    let opened = open_image(&mut connection, remote, &config, clock, &mut begun)?;
+    let answered = (clock.now(), connection.machine.traffic().bytes_received);
+    // Parts that follow the hello take no round trip of their own: that of the hello stands for it.
+    let (round_trip, (began, before), more) = match begun.ready.zip(begun.first) {
+        Some((ready, first)) => (ready.since(asked), first, ready.since(asked)),
+        None => (answered.0.since(asked), answered, Duration::ZERO),
+    };
+    let (metadata, mut hashes) = fetch(&mut connection, &opened, begun, remote, &config, clock)?;
     let received_bytes = connection.machine.traffic().bytes_received - before;
-    let answers = FirstAnswers { round_trip, elapsed: clock.now().since(began), received_bytes };
+    let answers = FirstAnswers { round_trip, elapsed: clock.now().since(began) + more, received_bytes };
     let metadata = Arc::new(metadata);
     let mut handles = Vec::new();
     let mut threads = Vec::new();
@@ -112,13 +134,25 @@ fn open_image(
     remote: &Remote,
     config: &Config,
     clock: Clock,
+    begun: &mut Begun,
 ) -> Result<Opened, ClientError> {
     let server = || remote.server.clone();
     let until = clock.now().after(config.connection.open_deadline);
     let ask = Request::Open { name: remote.image.to_string() };
     let request = connection.machine.request_until(clock.now(), ask, until).map_err(|why| connection.refused(why))?;
-    let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = connection.answer(request, until)?
-    else {
+    let max = SUPERBLOCK_BYTES.saturating_add(config.limits.metadata_bytes_max);
+    let reply = loop {
+        match connection.event(until)? {
+            ClientEvent::Ready(_) => begun.ready = Some(clock.now()),
+            ClientEvent::Start { image, offset, bytes } => {
+                let received = connection.machine.traffic().bytes_received;
+                begun.take((image, offset, bytes), max, (clock.now(), received));
+            }
+            ClientEvent::Reply { request: found, reply } if found == request => break connection.accept(reply)?,
+            _ => {}
+        }
+    };
+    let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = reply else {
         // The state machine lets no other answer through.
         return Err(ConnectionError::NoAnswer { server: server(), waited: config.connection.open_deadline }.into());
     };
@@ -143,12 +177,41 @@ fn open_image(
     Ok(Opened { image, id, file_bytes, region: metadata_offset..end })
 }
 
-/// Fetches what a mount needs to begin. The superblock and the region's first part are asked for
-/// together; the rest of what is needed follows as soon as the superblock tells where it ends.
-/// Chunk hashes that came along are loaded; if some are missing, they are left to a connection.
+impl Begun {
+    /// Keeps a part unless it makes more than `max`.
+    fn take(&mut self, part: (ImageHandle, u64, Bytes), max: u64, now: (Moment, u64)) {
+        self.first.get_or_insert(now);
+        let bytes = self.bytes.saturating_add(part.2.len() as u64);
+        if bytes <= max {
+            self.bytes = bytes;
+            self.parts.push(part);
+        }
+    }
+
+    /// The parts as far as they follow one another.
+    fn assemble(self, opened: &Opened) -> Fetched {
+        let mut fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
+        for (image, offset, bytes) in self.parts {
+            let next = fetched.bytes.len() as u64;
+            // Nothing is longer than what it belongs to.
+            let room = if next == 0 { SUPERBLOCK_BYTES } else { opened.region.end.saturating_sub(offset) };
+            let whole = next > 0 || bytes.len() as u64 == SUPERBLOCK_BYTES;
+            if image == opened.image && offset == fetched.file_offset(next) && whole && bytes.len() as u64 <= room {
+                fetched.bytes.extend_from_slice(&bytes);
+            }
+        }
+        fetched
+    }
+}
+
+/// Fetches what a mount needs to begin, as far as it is not here. The superblock and the region's
+/// first part are asked for together; the rest of what is needed follows as soon as the superblock
+/// tells where it ends. Chunk hashes that came along are loaded; if some are missing, and will not
+/// come with proofs, they are left to a connection.
 fn fetch(
     connection: &mut Connection,
     opened: &Opened,
+    begun: Begun,
     remote: &Remote,
     config: &Config,
     clock: Clock,
@@ -162,10 +225,14 @@ fn fetch(
     // Pages that are asked for one by one cannot be verified without hashes.
     let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
     let at_once = at_once && !proofs;
-    let head = if at_once { whole } else { whole.min(head_bytes(whole)) };
-    let fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
-    let mut fetcher =
-        Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next: 0 };
+    let fetched = begun.assemble(opened);
+    let next = fetched.bytes.len() as u64;
+    let head = match at_once {
+        true => whole,
+        false if next > SUPERBLOCK_BYTES => next,
+        false => whole.min(head_bytes(whole)),
+    };
+    let mut fetcher = Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next };
     fetcher.fetch(SUPERBLOCK_BYTES, head)?;
     let mut start = [0; SUPERBLOCK_BYTES as usize];
     start.copy_from_slice(&fetcher.fetched.bytes[..SUPERBLOCK_BYTES as usize]);

@@ -32,9 +32,9 @@ pub use requests::Unanswered;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN,
-    HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, SILENCE_MAX,
-    TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
+    FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, FEATURES_USUAL, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST,
+    FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX,
+    REQUEST_DEADLINE, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Notice, Request};
@@ -75,7 +75,7 @@ impl Default for ClientConfig {
     fn default() -> ClientConfig {
         ClientConfig {
             device: 0,
-            features: FEATURES,
+            features: FEATURES_USUAL,
             frame_bytes_max: FRAME_BYTES_MAX as u32,
             window_log_max: 21,
             push_bytes_max: WINDOW_BYTES_MAX as u32,

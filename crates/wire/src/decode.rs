@@ -8,8 +8,8 @@ use crate::coding::Reader;
 use crate::error::WireError;
 use crate::format::{
     ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, META_READ_BYTES_MAX,
-    NEED_RANGES_MAX, PROOF_BYTES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, VOLUME_BLOCK_BYTES,
-    WINDOW_LOG_MAX,
+    NEED_RANGES_MAX, PROOF_BYTES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, START_BYTES_MAX, ServerKind, TOUCH_PAGES_MAX,
+    VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
 };
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader,
@@ -164,7 +164,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
             })
         }
         ServerKind::Pong => ServerMessage::Pong { nonce: reader.u64("nonce")? },
-        ServerKind::Hashes => hashes(&mut reader)?,
+        ServerKind::Hashes | ServerKind::Start => unasked(kind, &mut reader)?,
         ServerKind::PushStart => {
             let stream = stream(&mut reader)?;
             ServerMessage::PushStart { stream, push: push_header(&mut reader, false)? }
@@ -283,8 +283,17 @@ fn error(reader: &mut Reader) -> Result<(ErrorCode, String), WireError> {
     Ok((code, units::printable_line(text.as_bytes()).into_owned()))
 }
 
-fn hashes(reader: &mut Reader) -> Result<ServerMessage, WireError> {
-    Ok(ServerMessage::Hashes { image: image(reader)?, proof: reader.bulk("proof", 1, PROOF_BYTES_MAX)? })
+/// What a server sends before somebody asks for it.
+fn unasked(kind: ServerKind, reader: &mut Reader) -> Result<ServerMessage, WireError> {
+    let image = image(reader)?;
+    Ok(match kind {
+        ServerKind::Start => {
+            let offset = reader.u64("offset")?;
+            ServerMessage::Start { image, offset, bytes: reader.bulk("bytes", 1, START_BYTES_MAX)? }
+        }
+        // the caller passes these two kinds only
+        _ => ServerMessage::Hashes { image, proof: reader.bulk("proof", 1, PROOF_BYTES_MAX)? },
+    })
 }
 
 fn push_piece(reader: &mut Reader) -> Result<PushPiece, WireError> {

@@ -87,6 +87,9 @@ pub(crate) fn server(message: &ServerMessage) -> Frame {
         }
         ServerMessage::Reply { request, reply } => server_reply(writer(reply.kind()).u32(request.0), reply),
         ServerMessage::Pong { nonce } => writer(ServerKind::Pong).u64(*nonce).finish(),
+        ServerMessage::Start { image, offset, bytes } => {
+            writer(ServerKind::Start).u32(image.0).u64(*offset).finish_with(bytes.clone())
+        }
         ServerMessage::Hashes { image, proof } => writer(ServerKind::Hashes).u32(image.0).finish_with(proof.clone()),
         ServerMessage::PushStart { stream, push } => {
             let volume = push.encoding == PushEncoding::Volume;

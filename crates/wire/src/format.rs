@@ -23,8 +23,13 @@ pub const FEATURE_VOLUMES: u64 = 32;
 /// Feature bit 6: before the server sends single pages of an image, it sends their chunk hashes,
 /// with a proof, unless it did so on this connection before.
 pub const FEATURE_PROOFS: u64 = 64;
+/// Feature bit 7: before the server answers Open, it sends what a mount needs of the superblock and
+/// the metadata. A client states it on a connection on which it opens an image for the first time.
+pub const FEATURE_START: u64 = 128;
 /// Optional features this crate knows; both sides use the intersection.
-pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS;
+pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS | FEATURE_START;
+/// Those that a connection uses unless its owner says otherwise.
+pub const FEATURES_USUAL: u64 = FEATURES & !FEATURE_START;
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;
@@ -71,6 +76,8 @@ pub const PUSH_BYTES_MAX: usize = PUSH_PAGES_MAX * 4096 + 4096;
 pub const PROOF_BYTES_MAX: usize = 128 << 10;
 /// Bytes of proofs that wait to be sent, beyond which a server should build no further push.
 pub const PROOF_QUEUE_BYTES_MAX: usize = 256 << 10;
+/// Bytes of superblock or metadata in one Start; more takes several frames.
+pub const START_BYTES_MAX: usize = 128 << 10;
 /// Pages in one Touch.
 pub const TOUCH_PAGES_MAX: usize = 1024;
 /// Pages in one Hint, as in one Touch; longer lists take several frames.
@@ -318,6 +325,8 @@ kinds! {
         OnTheWay = 0x94,
         /// Chunk hashes, with a proof.
         Hashes = 0x97,
+        /// Superblock or metadata of an image that is being opened.
+        Start = 0x98,
         /// Answers List.
         Listing = 0xd5,
         /// Answers Status.
@@ -389,6 +398,7 @@ impl ServerKind {
             | ServerKind::Block
             | ServerKind::Pages
             | ServerKind::Hashes
+            | ServerKind::Start
             | ServerKind::Push
             | ServerKind::VolumePush
             | ServerKind::Listing
@@ -407,6 +417,7 @@ const _: () = assert!(HINT_PAGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX && HINT_
 const _: () = assert!(NEED_RANGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(ERROR_TEXT_BYTES_MAX + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(PUSH_BYTES_MAX + 1024 <= FRAME_BYTES_MAX_LEAST);
+const _: () = assert!(START_BYTES_MAX + 64 <= FRAME_BYTES_MAX_LEAST);
 const _: () = assert!(PROOF_BYTES_MAX + 64 <= FRAME_BYTES_MAX_LEAST);
 const _: () = assert!(PUSH_PAGES_MAX == units::SEGMENT_PAGES_MAX);
 const _: () = assert!(FRAME_BYTES_MAX_LEAST <= FRAME_BYTES_MAX_WRITTEN && FRAME_BYTES_MAX_WRITTEN <= FRAME_BYTES_MAX);

@@ -272,6 +272,16 @@ pub enum ServerMessage {
         /// Of the Ping.
         nonce: u64,
     },
+    /// Part of superblock or metadata of an image, whose number Opened tells next. Only if both
+    /// sides know [`crate::format::FEATURE_START`].
+    Start {
+        /// The image.
+        image: ImageHandle,
+        /// First byte, in the image file.
+        offset: u64,
+        /// The bytes, at least one.
+        bytes: Bytes,
+    },
     /// Chunk hashes of an image with a proof, for pages that follow. Only if both sides know
     /// [`crate::format::FEATURE_PROOFS`].
     Hashes {

@@ -15,6 +15,7 @@ mod open;
 mod proofs;
 mod push;
 mod real_server;
+mod start;
 #[cfg(feature = "tls")]
 mod tls;
 pub(crate) mod tree;

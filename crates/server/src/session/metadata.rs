@@ -1,14 +1,19 @@
-//! Superblock, metadata and chunk hashes of images.
+//! Superblock, metadata and chunk hashes of images: what a device asks for, and what it is sent
+//! before it asks.
 
 use std::sync::Arc;
 
 use units::{PageId, RequestId};
+use wire::format::START_BYTES_MAX;
 use wire::{ErrorCode, ImageHandle, Reply};
 
 use super::Session;
 use crate::demand;
 use crate::error::Failure;
 use crate::published::Published;
+
+/// Larger metadata is left to requests, which the memory for replies bounds one by one.
+const START_BYTES_TOTAL_MAX: u64 = 1 << 20;
 
 /// Answers a request for a range of superblock, metadata or chunk hashes.
 pub(super) fn read(
@@ -36,6 +41,29 @@ pub(super) fn read(
         session.answer_read(request, image, offset, bytes, move |bytes| Reply::MetaData { offset, bytes });
     }
     Ok(())
+}
+
+/// Sends superblock and metadata without the chunk hashes to a client that takes them before the
+/// answer to Open, as far as they are in memory: they are, since the image was opened. What is left
+/// out the client asks for.
+pub(super) fn send_start(session: &mut Session, handle: ImageHandle, image: &Published) {
+    let region = image.metadata.metadata_region();
+    let end = image.metadata.chunk_hash_region().start.min(region.end);
+    if !session.wire.takes_start() || end.saturating_sub(region.start) > START_BYTES_TOTAL_MAX {
+        return;
+    }
+    let superblock = 0..image::format::SUPERBLOCK_BYTES as u64;
+    let metadata = (region.start..end).step_by(START_BYTES_MAX);
+    let parts = metadata.map(|start| start..end.min(start + START_BYTES_MAX as u64));
+    for part in std::iter::once(superblock).chain(parts) {
+        let bytes = (part.end - part.start) as usize;
+        let Some((room, read)) = session.workers.cached(image, part.start, bytes) else { return };
+        session.replies.keep(room);
+        if session.wire.start(handle, part.start, read).is_err() {
+            return;
+        }
+        session.shared.metrics.metadata_bytes.add(bytes as u64);
+    }
 }
 
 /// Sends the chunk hashes of pages that are about to be answered with, to a client that takes them

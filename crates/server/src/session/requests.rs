@@ -140,6 +140,7 @@ impl Session {
         let handle = self.handles.handle(image).ok_or_else(|| {
             Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
         })?;
+        metadata::send_start(self, handle, image);
         let region = image.metadata.metadata_region();
         let reply = Reply::Opened {
             image: handle,

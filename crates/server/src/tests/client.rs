@@ -39,6 +39,8 @@ pub struct Client {
     images: HashMap<ImageHandle, Metadata>,
     /// Proofs of chunk hashes that came, in order; they were verified.
     pub proofs: Vec<Bytes>,
+    /// Parts of images that came before the answer to Open, with their places.
+    pub begun: Vec<(u64, Bytes)>,
 }
 
 pub struct Stream {
@@ -99,6 +101,7 @@ impl Client {
             uncredited: Vec::new(),
             images: HashMap::new(),
             proofs: Vec::new(),
+            begun: Vec::new(),
         }
     }
 
@@ -155,6 +158,7 @@ impl Client {
                 self.need_complete |= last;
             }
             ClientEvent::PutProgress { bytes, .. } => self.progress = bytes,
+            ClientEvent::Start { offset, bytes, .. } => self.begun.push((offset, bytes)),
             ClientEvent::Hashes { image, proof } => {
                 self.images[&image].load_proof(&proof).unwrap();
                 self.proofs.push(proof);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use image::{Limits, Metadata};
 use store::{Memory, Store};
 use units::{BlockId, ImageId, InodeId, PageId, Token};
-use wire::{ErrorCode, ImageHandle, Reply, Request, WireError};
+use wire::format::FEATURES;
+use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request, WireError};
 
 use super::client::Client;
 use super::rig::{Rig, config, image, noise, program};
@@ -306,4 +308,25 @@ fn settings_that_cannot_work_are_refused() {
     config.listen = taken.local_addr().unwrap();
     let error = crate::Server::bind(config).err().unwrap().to_string();
     assert!(error.contains(&taken.local_addr().unwrap().to_string()), "{error}");
+}
+
+#[test]
+fn what_a_mount_needs_comes_before_the_answer_if_the_client_takes_it() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let config = ClientConfig { device: 1, features: FEATURES, ..ClientConfig::default() };
+    let mut client = Client::with(rig.address, config);
+    let reply = client.ask(Request::Open { name: "app".to_owned() });
+    assert!(matches!(reply, Reply::Opened { .. }), "{reply:?}");
+    let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
+    let mut next = 0;
+    for (offset, part) in &client.begun {
+        assert_eq!(*offset, next);
+        assert_eq!(part[..], bytes[next as usize..][..part.len()]);
+        next = if next == 0 { metadata.metadata_region().start } else { next + part.len() as u64 };
+    }
+    assert_eq!(next, metadata.chunk_hash_region().start);
+    let mut other = Client::connect(rig.address, 1);
+    other.open("app");
+    assert!(other.begun.is_empty());
 }

@@ -39,6 +39,15 @@ pub enum ClientEvent {
         /// Bytes in all.
         bytes: u64,
     },
+    /// Part of superblock or metadata of an image that is being opened.
+    Start {
+        /// The image, whose number comes with the answer to Open.
+        image: ImageHandle,
+        /// First byte, in the image file.
+        offset: u64,
+        /// The bytes.
+        bytes: Bytes,
+    },
     /// Chunk hashes of an image with a proof. They are those of pages that come next.
     Hashes {
         /// The image.

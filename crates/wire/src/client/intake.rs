@@ -5,7 +5,7 @@ use units::{Moment, RequestId, StreamId};
 use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{FEATURE_PROOFS, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
+use crate::format::{FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
 
@@ -46,8 +46,12 @@ impl ClientConnection {
                 self.take_reply(request, reply)?;
             }
             ServerMessage::Pong { nonce } => self.liveness.pong(now, nonce)?,
+            ServerMessage::Start { image, offset, bytes } => {
+                self.check_feature_of(ServerKind::Start, FEATURE_START)?;
+                self.events.push_back(ClientEvent::Start { image, offset, bytes });
+            }
             ServerMessage::Hashes { image, proof } => {
-                self.check_proofs()?;
+                self.check_feature_of(ServerKind::Hashes, FEATURE_PROOFS)?;
                 self.events.push_back(ClientEvent::Hashes { image, proof });
             }
             ServerMessage::PushStart { stream, push } => self.take_push_start(stream, push)?,
@@ -125,11 +129,11 @@ impl ClientConnection {
         }
     }
 
-    /// Nobody sends proofs to a client that did not say that it takes them.
-    fn check_proofs(&self) -> Result<(), WireError> {
-        let agreed = self.hello().is_some_and(|hello| hello.features & FEATURE_PROOFS != 0);
+    /// Nobody sends what was not asked for to a client that did not say that it takes it.
+    fn check_feature_of(&self, kind: ServerKind, feature: u64) -> Result<(), WireError> {
+        let agreed = self.hello().is_some_and(|hello| hello.features & feature != 0);
         let when = "without the feature";
-        if agreed { Ok(()) } else { Err(WireError::WrongOrder { kind: ServerKind::Hashes.name(), when }) }
+        if agreed { Ok(()) } else { Err(WireError::WrongOrder { kind: kind.name(), when }) }
     }
 
     fn take_piece(&mut self, piece: PushPiece, volume: bool, frame_bytes: usize) -> Result<(), WireError> {

@@ -48,8 +48,8 @@ impl Outgoing {
         queue.push(Some(request), frame);
     }
 
-    /// Queues a proof for what is queued after it.
-    pub fn push_proof(&mut self, frame: Frame) {
+    /// Queues what nobody asked for, ahead of the answers and pushes that are queued after it.
+    pub fn push_unasked(&mut self, frame: Frame) {
         self.replies.push(None, frame);
     }
 

@@ -10,8 +10,8 @@ use crate::coding::Frame;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_PROOFS, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX,
-    PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX, ServerKind,
+    FEATURE_PROOFS, FEATURE_START, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX, PUSH_FRAMES_MAX,
+    PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, START_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ImageHandle, PushEndReason, PushPiece, ServerMessage};
 use crate::server::{ServerConnection, State};
@@ -316,8 +316,32 @@ impl ServerConnection {
     }
 }
 
-// proofs
+// what is sent unasked
 impl ServerConnection {
+    /// Whether the client takes the start of an image before the answer to Open.
+    pub fn takes_start(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.features & FEATURE_START != 0)
+    }
+
+    /// Sends a part of superblock or metadata, before the answer to Open: the superblock, then the
+    /// metadata from its beginning on, as much as a mount needs or less.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is not ready, the client does not take it, or there are too
+    /// many bytes or none.
+    pub fn start(&mut self, image: ImageHandle, offset: u64, bytes: Bytes) -> Result<(), Refused> {
+        self.check_ready()?;
+        if !self.takes_start() {
+            return Err(Refused::NoFeature("start"));
+        }
+        let found = bytes.len() as u64;
+        if !(1..=START_BYTES_MAX as u64).contains(&found) {
+            return Err(Refused::Limit { what: "bytes of a start", found, min: 1, max: START_BYTES_MAX as u64 });
+        }
+        self.outgoing.push_unasked(encode::server(&ServerMessage::Start { image, offset, bytes }));
+        Ok(())
+    }
+
     /// Whether the client takes proofs of chunk hashes.
     pub fn takes_proofs(&self) -> bool {
         self.hello.is_some_and(|hello| hello.features & FEATURE_PROOFS != 0)
@@ -338,7 +362,7 @@ impl ServerConnection {
         if !(1..=PROOF_BYTES_MAX as u64).contains(&found) {
             return Err(Refused::Limit { what: "bytes of a proof", found, min: 1, max: PROOF_BYTES_MAX as u64 });
         }
-        self.outgoing.push_proof(encode::server(&ServerMessage::Hashes { image, proof }));
+        self.outgoing.push_unasked(encode::server(&ServerMessage::Hashes { image, proof }));
         Ok(())
     }
 

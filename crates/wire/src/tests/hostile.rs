@@ -6,14 +6,15 @@ use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, StreamId,
 
 use super::samples::{Samples, flat, header};
 use crate::format::{
-    ClientKind, EVENTS_MAX, FRAME_BYTES_MAX, PINGS_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX, STREAMS_MAX, ServerKind,
+    ClientKind, EVENTS_MAX, FEATURES, FRAME_BYTES_MAX, PINGS_MAX, PROOF_BYTES_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX,
+    START_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::server::MEMORY_PER_BYTE;
 use crate::{
     BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
-    PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
-    encode,
+    PushEndReason, PushHeader, PushPiece, Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent,
+    WireError, encode,
 };
 
 fn hello() -> ClientMessage {
@@ -361,4 +362,60 @@ fn an_upload_is_not_kept_alive_by_nothing() {
         need(ranges.collect(), false)
     });
     assert!(matches!(client_gets(&endless.collect::<Vec<_>>()), Err(WireError::TooMany { .. })));
+}
+
+#[test]
+fn nobody_is_sent_what_it_did_not_say_it_takes() {
+    let (image, bytes) = (ImageHandle(1), Bytes::from_static(b"bytes"));
+    let hashes = ServerMessage::Hashes { image, proof: bytes.clone() };
+    let start = ServerMessage::Start { image, offset: 0, bytes: bytes.clone() };
+    for message in [hashes, start] {
+        let error = client_gets(&[message]).unwrap_err();
+        assert!(matches!(error, WireError::WrongOrder { when: "without the feature", .. }), "{error}");
+    }
+    let mut server = server_gets(&[hello()]).unwrap();
+    assert_eq!(server.hashes(image, bytes.clone()), Err(Refused::NoFeature("proofs")));
+    assert_eq!(server.start(image, 0, bytes), Err(Refused::NoFeature("start")));
+    // A server that agrees to what nobody stated is not believed.
+    let config = ClientConfig { features: 0, ..ClientConfig::default() };
+    let mut client = ClientConnection::new(config, Moment(0));
+    let hello = HelloReply { version: crate::format::VERSION, features: FEATURES, frame_bytes_max: 1 << 20 };
+    client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
+    assert_eq!(client.hello().map(|hello| hello.features), Some(0));
+}
+
+#[test]
+fn what_is_sent_unasked_goes_before_what_is_queued_after_it_and_before_pushes() {
+    let mut stated = hello();
+    if let ClientMessage::Hello(hello) = &mut stated {
+        hello.features = FEATURES;
+    }
+    let mut server = server_gets(&[stated, list(1)]).unwrap();
+    let image = ImageHandle(1);
+    let header = PushHeader {
+        image,
+        token: Token(1),
+        action: Default::default(),
+        encoding: PushEncoding::Stored,
+        window_log: 0,
+        audit: false,
+    };
+    let stream = server.push_start(header).unwrap();
+    let piece = PushPiece { stream, segment: SegmentIndex(0), pages: vec![PageId::default()], bytes: vec![1].into() };
+    server.push(piece).unwrap();
+    server.hashes(image, Bytes::from(vec![0; PROOF_BYTES_MAX])).unwrap();
+    server.start(image, 0, Bytes::from(vec![0; START_BYTES_MAX])).unwrap();
+    server.reply(RequestId(1), Reply::Listing { json: Bytes::new() }).unwrap();
+    assert!(matches!(server.hashes(image, Bytes::new()), Err(Refused::Limit { .. })));
+    assert!(matches!(server.start(image, 0, vec![0; START_BYTES_MAX + 1].into()), Err(Refused::Limit { .. })));
+    let mut out = Vec::new();
+    server.transmit(Moment(2), &mut out, usize::MAX);
+    let mut kinds = Vec::new();
+    let mut rest = out.as_slice();
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        kinds.push(ServerKind::from_u8(after[0]).unwrap());
+        rest = &after[1 + u32::from_le_bytes(*length) as usize..];
+    }
+    use ServerKind::{Hashes, HelloReply, Listing, Push, PushStart, Start};
+    assert_eq!(kinds, [HelloReply, PushStart, Hashes, Start, Listing, Push]);
 }

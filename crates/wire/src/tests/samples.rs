@@ -215,7 +215,8 @@ impl Samples {
     }
 
     pub fn server(&mut self) -> ServerMessage {
-        match self.below(11) {
+        match self.below(12) {
+            11 => ServerMessage::Start { image: self.image(), offset: self.number(), bytes: self.bytes(1, 300) },
             10 => ServerMessage::Hashes { image: self.image(), proof: self.bytes(1, 300) },
             0 => ServerMessage::Hello(HelloReply {
                 version: self.number() as u16,

@@ -7,7 +7,7 @@ use units::{BlockId, ImageId, InodeId, Moment, PageId, RequestId, StreamId, Toke
 
 use super::rig::{LinkConfig, Pair};
 use super::samples::flat;
-use crate::format::{FEATURES, HINT_PAGES_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
+use crate::format::{FEATURES, FEATURES_USUAL, HINT_PAGES_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding,
@@ -65,7 +65,7 @@ fn handshake_takes_one_round_trip_and_requests_ride_along() {
     pair.step(Moment(15_000));
     let events = pair.server_events();
     let [ServerEvent::Ready(hello), ServerEvent::Request { .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((hello.version, hello.features), (VERSION, FEATURES));
+    assert_eq!((hello.version, hello.features), (VERSION, FEATURES_USUAL));
     pair.settle();
     let events = pair.client_events();
     assert!(matches!(&events[..], [ClientEvent::Ready(HelloReply { version: VERSION, .. })]), "{events:?}");
