@@ -5,10 +5,13 @@
 //! fed, while its matches may point back into any earlier piece inside the window. The frame is
 //! never ended: the message that carries the pieces says how many there are. The decoder caps the
 //! window, which is all it ever allocates.
+//!
+//! Either side may restart: the next piece then begins a frame of its own and needs none of those
+//! before it.
 
 use crate::zstandard::reason;
 use crate::{Codec, CodecError};
-use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
+use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 /// The smallest window zstd knows.
 const WINDOW_LOG_MIN: u32 = 10;
@@ -44,15 +47,27 @@ impl StreamDecoder {
         Ok(StreamDecoder { context, failed: false })
     }
 
-    /// Decodes the next piece into `out`, which is cleared first and holds exactly `raw_bytes`
-    /// bytes afterwards.
+    /// Forgets the pieces so far, and any error: the next piece begins a stream. The memory of the
+    /// window stays.
+    ///
+    /// # Errors
+    /// The library fails.
+    pub fn restart(&mut self) -> Result<(), CodecError> {
+        let failed = |code| CodecError::library(Codec::Zstd, reason(code));
+        self.context.reset(ResetDirective::SessionOnly).map_err(failed)?;
+        self.failed = false;
+        Ok(())
+    }
+
+    /// Decodes the next piece into `out`, which holds exactly `raw_bytes` bytes afterwards, and
+    /// nothing of what it held before.
     ///
     /// # Errors
     /// The piece is damaged, shorter or longer than announced, ends the stream, or needs a larger
     /// window. The stream cannot be continued after an error.
     pub fn piece(&mut self, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        out.clear();
         if self.failed {
+            out.clear();
             return Err(CodecError::StreamFailed);
         }
         let decoded = self.decode(stored, raw_bytes, out);
@@ -64,7 +79,8 @@ impl StreamDecoder {
     }
 
     fn decode(&mut self, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        // One byte more than announced, so that a piece that is too long shows itself.
+        // One byte more than announced, so that a piece that is too long shows itself. What is
+        // there is written over.
         out.resize(raw_bytes + 1, 0);
         let mut input = InBuffer::around(stored);
         let mut found = 0;
@@ -127,6 +143,16 @@ impl StreamEncoder {
         context.set_parameter(CParameter::WindowLog(window_log)).map_err(failed)?;
         context.set_parameter(CParameter::ChecksumFlag(false)).map_err(failed)?;
         Ok(StreamEncoder { context })
+    }
+
+    /// Forgets the pieces so far: the next piece begins a stream.
+    ///
+    /// # Errors
+    /// The library fails.
+    pub fn restart(&mut self) -> Result<(), CodecError> {
+        let failed = |code| CodecError::library(Codec::Zstd, reason(code));
+        self.context.reset(ResetDirective::SessionOnly).map_err(failed)?;
+        Ok(())
     }
 
     /// Compresses the next piece into `out`, which is cleared first, and flushes: after it the

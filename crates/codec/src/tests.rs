@@ -168,6 +168,37 @@ fn a_stream_uses_what_earlier_pieces_said() {
 }
 
 #[test]
+fn a_stream_that_restarts_needs_nothing_from_before() {
+    let pieces = pieces(7, &[30_000, 20_000, 30_000, 10_000]);
+    let mut encoder = StreamEncoder::new(5, 17).unwrap();
+    let stored: Vec<Vec<u8>> = (0..pieces.len())
+        .map(|index| {
+            if index == 2 {
+                encoder.restart().unwrap();
+            }
+            let mut stored = Vec::new();
+            encoder.piece(&pieces[index], &mut stored).unwrap();
+            stored
+        })
+        .collect();
+    let mut decoder = StreamDecoder::new(17).unwrap();
+    // What the buffer holds does not matter.
+    let mut out = vec![7; 50_000];
+    let mut decode = |decoder: &mut StreamDecoder, index: usize| {
+        decoder.piece(&stored[index], pieces[index].len(), &mut out).map(|()| assert_eq!(out, pieces[index]))
+    };
+    decode(&mut decoder, 2).unwrap();
+    decode(&mut decoder, 3).unwrap();
+    decode(&mut decoder, 0).unwrap_err();
+    assert!(matches!(decode(&mut decoder, 1), Err(CodecError::StreamFailed)));
+    decoder.restart().unwrap();
+    decode(&mut decoder, 0).unwrap();
+    decode(&mut decoder, 1).unwrap();
+    decoder.restart().unwrap();
+    decode(&mut decoder, 2).unwrap();
+}
+
+#[test]
 fn a_stream_with_a_larger_window_is_refused() {
     let raw = sample(4, 1 << 20);
     let mut stored = Vec::new();
