@@ -79,6 +79,11 @@ pub(crate) enum Command {
     StopPush {
         stream: StreamKey,
     },
+    /// How fast pushes are decoded, in KiB a second.
+    DecodeRate {
+        zstd: u32,
+        lz4: u32,
+    },
     /// A message of the volume client, for the connection of this generation.
     Volume {
         generation: u64,

@@ -14,7 +14,7 @@ use codec::Codec;
 use connection::{Connection, Dialer, Handler, Moved, VolumeFrames};
 use units::{PageId, RequestId, StreamId, Token};
 use wire::format::{FEATURE_PROOFS, HINT_ACTION, TOUCH_PAGES_MAX};
-use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
+use wire::{ClientEvent, ErrorCode, ImageHandle, Notice, PushHeader, PushPiece, Refused, Reply, Request};
 
 use crate::ablation::ShortConnections;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
@@ -247,6 +247,10 @@ impl ImageHandler {
             }
             Command::StopPush { stream } if stream.generation == self.live.generation => {
                 connection.machine.stop_push(stream.stream)
+            }
+            // An old server has no use for it, and says so.
+            Command::DecodeRate { zstd, lz4 } => {
+                connection.machine.notify(Notice::DecodeRate { zstd: *zstd, lz4: *lz4 })
             }
             Command::Credit { .. } | Command::StopPush { .. } | Command::Volume { .. } | Command::Close => Ok(()),
         };

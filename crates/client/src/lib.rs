@@ -23,6 +23,7 @@ mod block_cache;
 mod command;
 mod config;
 mod counters;
+mod decode_rate;
 mod error;
 mod fetched;
 mod handler;

@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use codec::StreamDecoder;
+use codec::{Codec, StreamDecoder};
+use connection::Clock;
 use image::Metadata;
 use units::{PageId, SegmentIndex, Token};
-use wire::{PushEncoding, PushPiece};
+use wire::{PieceForm, PushEncoding, PushPiece};
 
 use crate::block_cache::Evicted;
 use crate::command::{Command, StreamKey};
+use crate::decode_rate::DecodeRate;
 use crate::job::Job;
 use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates};
 use crate::shared::Shared;
@@ -47,6 +49,9 @@ pub(crate) struct Storer {
     waiting: VecDeque<Job>,
     /// There will be no chunk hashes: nothing pushed can be verified.
     refuses: bool,
+    rate: DecodeRate,
+    /// What the server was told of it, over connections of up to this generation.
+    told: (u64, DecodeRate),
 }
 
 struct Stream {
@@ -62,6 +67,12 @@ enum Decoder {
         decoder: Box<StreamDecoder>,
         window_bytes: usize,
     },
+    /// Each piece says how it is encoded.
+    Pieces {
+        /// Made with the first zstd piece.
+        decoder: Option<Box<StreamDecoder>>,
+        window_log: u8,
+    },
     /// A piece was bad, or there is no memory for the stream.
     Dead,
 }
@@ -75,6 +86,8 @@ impl Storer {
             run: Arc::new(Run::default()),
             waiting: VecDeque::new(),
             refuses: false,
+            rate: DecodeRate::default(),
+            told: (0, DecodeRate::default()),
         }
     }
 
@@ -156,6 +169,9 @@ impl Storer {
             _ if self.refuses => Decoder::Dead,
             PushEncoding::Stored => Decoder::Stored,
             PushEncoding::ZstdStream => self.zstd_decoder(window_log),
+            PushEncoding::Pieces if window_log == 0 => Decoder::Pieces { decoder: None, window_log },
+            PushEncoding::Pieces if self.has_window_room(window_log) => Decoder::Pieces { decoder: None, window_log },
+            PushEncoding::Pieces => Decoder::Dead,
         };
         if matches!(decoder, Decoder::Dead) {
             self.shared.command(key.connection, Command::StopPush { stream: key });
@@ -164,14 +180,29 @@ impl Storer {
     }
 
     fn zstd_decoder(&self, window_log: u8) -> Decoder {
-        let window_bytes = 1usize.checked_shl(window_log.into()).unwrap_or(usize::MAX);
-        let used: usize = self.streams.values().map(|stream| stream.decoder.window_bytes()).sum();
-        if used.saturating_add(window_bytes) > DECODER_BYTES_MAX {
+        if !self.has_window_room(window_log) {
             return Decoder::Dead;
         }
         match StreamDecoder::new(window_log.into()) {
-            Ok(decoder) => Decoder::Zstd { decoder: Box::new(decoder), window_bytes },
+            Ok(decoder) => Decoder::Zstd { decoder: Box::new(decoder), window_bytes: window_bytes(window_log) },
             Err(_) => Decoder::Dead,
+        }
+    }
+
+    /// Whether a further decoder may have a window of this size.
+    fn has_window_room(&self, window_log: u8) -> bool {
+        let used: usize = self.streams.values().map(|stream| stream.decoder.window_bytes()).sum();
+        used.saturating_add(window_bytes(window_log)) <= DECODER_BYTES_MAX
+    }
+
+    /// Tells the server how fast the device decodes, if it does not know.
+    fn tell_rate(&mut self, key: StreamKey) {
+        let (generation, told) = self.told;
+        // After a loss it may be another server.
+        let told = if key.generation > generation { DecodeRate::default() } else { told };
+        if self.rate.is_news(told) {
+            self.told = (generation.max(key.generation), self.rate);
+            self.shared.command(key.connection, Command::DecodeRate { zstd: self.rate.zstd, lz4: self.rate.lz4 });
         }
     }
 
@@ -184,7 +215,8 @@ impl Storer {
         let opens_segment = stream.segment != Some(piece.segment);
         stream.segment = Some(piece.segment);
         let info = stream.info;
-        let Some(candidates) = stream.decoder.decode(&self.shared.metadata, piece, &mut self.raw) else {
+        let mut timed = Timed { clock: &self.shared.clock, rate: &mut self.rate };
+        let Some(candidates) = stream.decoder.decode(&self.shared.metadata, piece, &mut self.raw, &mut timed) else {
             stream.decoder = Decoder::Dead;
             self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, true));
             self.shared.command(key.connection, Command::StopPush { stream: key });
@@ -196,6 +228,7 @@ impl Storer {
         left.sort_by_key(|candidate| candidate.page);
         self.store(left, &raw, Some(info.token));
         self.raw = raw;
+        self.tell_rate(key);
     }
 
     fn store_evicted(&mut self, gone: &Evicted) {
@@ -266,12 +299,19 @@ impl Decoder {
     fn window_bytes(&self) -> usize {
         match self {
             Decoder::Zstd { window_bytes, .. } => *window_bytes,
-            Decoder::Stored | Decoder::Dead => 0,
+            Decoder::Pieces { window_log: window @ 1.., .. } => window_bytes(*window),
+            Decoder::Pieces { window_log: 0, .. } | Decoder::Stored | Decoder::Dead => 0,
         }
     }
 
     /// Decodes a piece into `raw` and checks every page. `None` if anything about it is wrong.
-    fn decode(&mut self, metadata: &Metadata, piece: &PushPiece, raw: &mut Vec<u8>) -> Option<Vec<Candidate>> {
+    fn decode(
+        &mut self,
+        metadata: &Metadata,
+        piece: &PushPiece,
+        raw: &mut Vec<u8>,
+        timed: &mut Timed<'_>,
+    ) -> Option<Vec<Candidate>> {
         let mut candidates = Vec::with_capacity(piece.pages.len());
         let mut start = 0;
         for page in &piece.pages {
@@ -285,7 +325,13 @@ impl Decoder {
                 raw.clear();
                 raw.extend_from_slice(&piece.bytes);
             }
-            Decoder::Zstd { decoder, .. } => decoder.piece(&piece.bytes, start, raw).ok()?,
+            Decoder::Zstd { decoder, .. } => {
+                timed.decode(PieceForm::ZstdContinues, start, || decoder.piece(&piece.bytes, start, raw).ok())?;
+            }
+            Decoder::Pieces { decoder, window_log } => {
+                let (form, stored) = PieceForm::split(&piece.bytes)?;
+                timed.decode(form, start, || decode_piece(decoder, *window_log, (form, stored), start, raw))?;
+            }
             Decoder::Dead => return None,
         }
         let pages: Option<Vec<(PageId, &[u8])>> =
@@ -293,4 +339,46 @@ impl Decoder {
         let good = raw.len() == start && metadata.verify_pages(&pages?).is_ok();
         good.then_some(candidates)
     }
+}
+
+/// Decodes a piece of this form, which holds `raw_bytes` bytes.
+fn decode_piece(
+    decoder: &mut Option<Box<StreamDecoder>>,
+    window_log: u8,
+    (form, stored): (PieceForm, &[u8]),
+    raw_bytes: usize,
+    raw: &mut Vec<u8>,
+) -> Option<()> {
+    match form {
+        PieceForm::Stored => codec::decode(Codec::Stored, stored, raw_bytes, raw).ok(),
+        PieceForm::Lz4 => codec::decode(Codec::Lz4, stored, raw_bytes, raw).ok(),
+        PieceForm::ZstdContinues => decoder.as_mut()?.piece(stored, raw_bytes, raw).ok(),
+        PieceForm::ZstdBegins => {
+            match decoder {
+                Some(decoder) => decoder.restart().ok()?,
+                None => *decoder = Some(Box::new(StreamDecoder::new(window_log.into()).ok()?)),
+            }
+            decoder.as_mut()?.piece(stored, raw_bytes, raw).ok()
+        }
+    }
+}
+
+/// Measures decoding.
+struct Timed<'a> {
+    clock: &'a Clock,
+    rate: &'a mut DecodeRate,
+}
+
+impl Timed<'_> {
+    fn decode(&mut self, form: PieceForm, raw_bytes: usize, work: impl FnOnce() -> Option<()>) -> Option<()> {
+        let begun = self.clock.now();
+        work()?;
+        self.rate.note(form, raw_bytes, self.clock.now().since(begun));
+        Some(())
+    }
+}
+
+/// Bytes of the window of a zstd stream.
+fn window_bytes(window_log: u8) -> usize {
+    1usize.checked_shl(window_log.into()).unwrap_or(usize::MAX)
 }

@@ -31,9 +31,10 @@ const NICENESS: i32 = 10;
 /// Bundles of one image. The actions used last have one.
 const BUNDLES_MAX: usize = 256;
 
-/// All bundles of an image take at most this many times the room of its file. Programs share pages,
-/// so more than once is of use; but everyone who may touch pages decides what is bundled.
-const IMAGE_SHARE: u64 = 2;
+/// All bundles of an image, with each page in two codecs, take at most this many times the room of
+/// its file. Programs share pages, so more than once is of use; but everyone who may touch pages
+/// decides what is bundled.
+const IMAGE_SHARE: u64 = 4;
 
 /// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
 /// counts as a start: 128 MiB, which are bundled in less than two seconds.
@@ -199,7 +200,6 @@ impl Worker {
                 action: job.action,
                 pages: found.pages.as_slice().into(),
                 piece_pages: segment_pages.clamp(1, PIECE_PAGES_MAX),
-                window_log: image.window_log(),
                 grade,
             })
         };

@@ -21,12 +21,17 @@ use crate::advice::Advice;
 use crate::budget::Budget;
 use crate::lock::locked;
 use crate::peer::{self, Peer};
+use crate::published::Published;
 use crate::record::{Record, RecordLimits};
+use crate::speed::{Known, Speed};
 
 /// What is remembered of the images of one device. One page may be evicted alone; eight losses show
 /// that the device lost many.
 const RECORD: RecordLimits =
     RecordLimits { keys_max: 16, key_bytes: 0, losses_max: 8, free_bytes: 0, forgets_all: false };
+
+/// Peers of which is remembered what their link carries.
+const REMEMBERED_MAX: usize = 1024;
 
 /// Tokens with an owner, for one device: the streams of a few connections.
 const OWNERS_MAX: usize = 256;
@@ -34,6 +39,8 @@ const OWNERS_MAX: usize = 256;
 /// One device that is connected.
 pub(crate) struct Device {
     record: Mutex<Record<ImageId>>,
+    /// Of its link and its processor.
+    known: Mutex<Known>,
     owners: Mutex<HashMap<(ImageId, Token), Owner>>,
     devices: Devices,
     /// The key by which its connections find it. `None` for a client that did not say who it is.
@@ -58,6 +65,9 @@ pub(crate) struct Devices {
 
 struct Listed {
     by_key: Mutex<HashMap<Key, Weak<Device>>>,
+    /// What was known of the last device of each peer that went: the next one has the same link, as
+    /// a rule.
+    remembered: Mutex<HashMap<Peer, Known>>,
     memory: Budget,
     /// Nobody can say from it which scope another device has.
     secret: [u8; 32],
@@ -68,7 +78,15 @@ struct Listed {
 impl Devices {
     /// None yet; records of those that come take `memory`. `secret` is random.
     pub fn new(memory: Budget, secret: [u8; 32]) -> Devices {
-        Devices { inner: Arc::new(Listed { by_key: Mutex::default(), memory, secret, count: AtomicU64::new(0) }) }
+        Devices {
+            inner: Arc::new(Listed {
+                by_key: Mutex::default(),
+                remembered: Mutex::default(),
+                memory,
+                secret,
+                count: AtomicU64::new(0),
+            }),
+        }
     }
 
     /// Memory of records.
@@ -101,13 +119,20 @@ impl Devices {
         hasher.update(&peer.number().0.to_le_bytes()).update(&number.to_le_bytes()).update(&[key.is_some().into()]);
         let hash = hasher.finalize();
         let scope = u128::from_le_bytes(std::array::from_fn(|at| hash.as_bytes()[at]));
-        Arc::new(Device { record, owners: Mutex::default(), devices: self.clone(), key, scope })
+        let known = locked(&self.inner.remembered).get(&peer).copied().unwrap_or_default();
+        let (devices, known) = (self.clone(), Mutex::new(known));
+        Arc::new(Device { record, known, owners: Mutex::default(), devices, key, scope })
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
+        let mut remembered = locked(&self.devices.inner.remembered);
+        if remembered.len() < REMEMBERED_MAX || remembered.contains_key(&key.0) {
+            remembered.insert(key.0, *locked(&self.known));
+        }
+        drop(remembered);
         let mut devices = locked(&self.devices.inner.by_key);
         // A connection that came after the last of ours went may have listed another one.
         if let Entry::Occupied(entry) = devices.entry(key)
@@ -153,6 +178,23 @@ impl Device {
     /// Whether the device has each of `pages`.
     pub fn has(&self, image: ImageId, pages: &[PageId]) -> Vec<bool> {
         locked(&self.record).has_each(image, pages)
+    }
+
+    /// Which of `pages` have bytes that the device has not got.
+    pub fn lacks(&self, image: &Published, pages: &[PageId]) -> Vec<bool> {
+        let has = self.has(image.id, pages);
+        pages.iter().zip(has).map(|(page, has)| !has && image.is_stored(*page)).collect()
+    }
+
+    /// What a pushed byte costs the device; `rate` is that of the link if the connection measured
+    /// it, in bytes a second.
+    pub fn speed(&self, rate: Option<u64>) -> Speed {
+        locked(&self.known).speed(rate)
+    }
+
+    /// Something was learned of its link or its processor.
+    pub fn note(&self, note: impl FnOnce(&mut Known)) {
+        note(&mut locked(&self.known));
     }
 
     /// Whether `connection` is to act on advice for a token. If another connection owns it, the
@@ -291,6 +333,18 @@ mod tests {
         let many: Vec<_> = (1..1000).map(join).collect();
         drop((many, stranger));
         assert!(locked(&devices.inner.by_key).capacity() < 16);
+    }
+
+    #[test]
+    fn what_is_known_of_a_device_is_remembered_for_the_next_one_of_its_peer() {
+        let devices = Devices::new(Budget::memory(1 << 20), [1; 32]);
+        let speed = |last: u8, number| devices.join(peer(last), number).speed(None);
+        let usual = speed(1, 1);
+        devices.join(peer(1), 2).note(|known| known.carried(1 << 30));
+        assert_eq!(speed(1, 3), devices.join(peer(9), 1).speed(Some(1 << 30)));
+        assert_eq!(speed(2, 1), usual);
+        (0..3000u32).for_each(|last| drop(devices.join(Peer::at((last.to_be_bytes(), 1).into()), 1)));
+        assert_eq!(locked(&devices.inner.remembered).len(), REMEMBERED_MAX);
     }
 
     #[test]

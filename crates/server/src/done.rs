@@ -51,6 +51,8 @@ pub(crate) struct Piece {
     pub bytes: Bytes,
     /// What the next piece goes on with.
     pub encoder: Option<Box<StreamEncoder>>,
+    /// The bytes were compressed before they were needed.
+    pub from_bundle: bool,
 }
 
 /// A piece that was built of data blocks.

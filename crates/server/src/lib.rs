@@ -61,6 +61,7 @@ mod record;
 mod session;
 mod shared;
 mod slow;
+mod speed;
 mod storage;
 mod tls;
 mod upload;

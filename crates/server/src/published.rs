@@ -3,7 +3,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -20,13 +20,6 @@ use crate::learning::Learning;
 use crate::lock::locked;
 use crate::metrics::Metrics;
 
-/// Smallest window for which bundles are made; a device that affords less gets live streams.
-pub(crate) const BUNDLE_WINDOW_LOG_MIN: u8 = 17;
-
-/// Largest window of a bundle: what devices afford by default, so that a server that starts looks
-/// for the bundles it has. 4 MiB would gain programs of tens of megabytes under one per cent.
-pub(crate) const BUNDLE_WINDOW_LOG_MAX: u8 = 21;
-
 /// An image that is served. Shared by all connections that have it open.
 pub(crate) struct Published {
     pub id: ImageId,
@@ -40,9 +33,6 @@ pub(crate) struct Published {
     pub predictor: Mutex<Learning>,
     /// Bundles that can be pushed.
     pub bundles: Bundles,
-    /// Window of the bundles: the smallest of any client's so far, so that every client can take
-    /// them.
-    window_log: AtomicU8,
     /// Held while chunk hashes are derived, so that clients that ask together decode the image
     /// once.
     deriving: Mutex<()>,
@@ -79,7 +69,6 @@ impl Published {
             metrics,
             predictor: Mutex::new(predictor),
             bundles: Bundles::default(),
-            window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
             deriving: Mutex::new(()),
             hash_tree: OnceLock::new(),
             saved: Mutex::new(None),
@@ -98,20 +87,6 @@ impl Published {
     /// When it was used last: a number that only grows.
     pub fn last_use(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
-    }
-
-    /// The window that bundles of this image have now.
-    pub fn window_log(&self) -> u8 {
-        self.window_log.load(Ordering::Relaxed)
-    }
-
-    /// A client that affords windows of 2^`window_log_max` opened the image; whether bundles must
-    /// be made anew for it.
-    pub fn suit_window(&self, window_log_max: u8) -> bool {
-        if window_log_max < BUNDLE_WINDOW_LOG_MIN {
-            return false;
-        }
-        self.window_log.fetch_min(window_log_max, Ordering::Relaxed) > window_log_max
     }
 
     /// The image file, as it was opened or uploaded last.

@@ -3,20 +3,22 @@
 //!
 //! A *sequence* is what one running program is being pushed: pages of one action, from a first
 //! position to the last one ordered so far. Later orders extend it. A mismatch, the client, or the
-//! end of the program ends it. A compressed stream is made in order, so a sequence has at most one
+//! end of the program ends it. A zstd stream is made in order, so a sequence has at most one
 //! piece being built; several sequences take turns. No more is built than the wire's in-flight
 //! window has room for.
 //!
-//! The pieces come from the action's bundle if there is one and it fits (`choose`). Pages that it
-//! lacks, or all pages if there is no bundle, are compressed live, without those that the device
-//! has from us.
+//! The pieces come from the action's bundle if there is one that fits (`choose`), from wherever the
+//! push begins (`bundled`). Pages that it lacks, or all pages if there is no bundle, are compressed
+//! live, without those that the device has from us.
 
 mod blocks;
+mod bundled;
 mod choose;
 mod file_push;
 mod file_pushes;
 mod hint;
 mod part;
+mod piece;
 mod progress;
 mod queue;
 mod sequence;
@@ -26,7 +28,6 @@ mod streams;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codec::StreamEncoder;
 use tokio::sync::mpsc::UnboundedSender;
 use units::{ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
@@ -42,10 +43,11 @@ use crate::proofs::Proofs;
 use crate::published::Published;
 use crate::shared::Shared;
 pub(crate) use blocks::BlockPusher;
-use choose::live_level;
+use bundled::Step;
+use piece::{Coding, Work, compress};
 use queue::PieceQueue;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
-use sequence::{Pushing, Sequence, Source};
+use sequence::{LiveCoding, Pushing, Sequence, Source};
 
 /// Ended sequences that are remembered, so that their last pages are still found to be on the way.
 const ENDED_MAX: usize = 32;
@@ -56,6 +58,10 @@ const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
 /// Pieces begun before bytes go to the socket again. One out of the page cache takes 20
 /// microseconds, in which a connection does nothing else.
 const PIECES_AT_ONCE: usize = 8;
+
+/// Pieces looked at for that, those included of which the device needs nothing: some microseconds
+/// each, and more pieces than the Predictor orders ahead.
+const PIECES_LOOKED_AT: usize = 256;
 
 /// A demanded page that is so many times the bytes of its answer away in a push comes with the
 /// push. Answering would delay all that the program needs next by these bytes, to bring one page of
@@ -165,8 +171,9 @@ impl PagePusher {
     /// While something else `presses`, only what a touch called for: one piece.
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
         self.pieces.release(wire);
-        for _ in 0..PIECES_AT_ONCE {
-            if presses && !self.touched {
+        let mut begun = 0;
+        for _ in 0..PIECES_LOOKED_AT {
+            if begun == PIECES_AT_ONCE || presses && !self.touched {
                 return;
             }
             let pushing = || self.sequences.iter().map(Sequence::pushing);
@@ -183,61 +190,88 @@ impl PagePusher {
                 |(at, pushing): (usize, Option<&Pushing>)| Some((at, pushing?.piece_end()?)).filter(|_| can_prove(at));
             let Some((at, through)) = turns.filter_map(ready).next() else { return };
             self.turn = (at + 1) % count;
-            self.build_piece(wire, at, through);
-            self.touched = false;
+            // What the device has is passed over at once.
+            if self.build_piece(wire, at, through) {
+                begun += 1;
+                self.touched = false;
+            }
         }
     }
 
-    /// Builds the piece of a sequence that ends at position `through`.
-    fn build_piece(&mut self, wire: &mut ServerConnection, at: usize, through: u32) {
-        let Some(sequence) = self.sequences.get_mut(at) else { return };
-        let (image, number) = (sequence.image.clone(), sequence.number);
-        let Some(pushing) = sequence.pushing_mut() else { return };
-        let from = pushing.progress.next();
-        let wanted = pushing.progress.begin_piece(through);
-        let (pages, from_bundle) = match &pushing.source {
-            Source::Bundle(bundle) => (wanted, Some((bundle.clone(), from / bundle.piece_pages.max(1)))),
-            _ => {
-                let has = self.device.has(image.id, &wanted);
-                let lacking = wanted.iter().zip(&has).filter(|(page, has)| !**has && image.is_stored(**page));
-                let pages: Vec<PageId> = lacking.map(|(page, _)| *page).collect();
-                self.shared.metrics.pages_push_skipped.add((wanted.len() - pages.len()) as u64);
-                (pages, None)
+    /// Builds the piece of a sequence that ends at position `through`; false if the device needs
+    /// nothing of it.
+    fn build_piece(&mut self, wire: &mut ServerConnection, at: usize, through: u32) -> bool {
+        let Some((image, work)) = self.next_work(wire, at, through) else {
+            if let Some(pushing) = self.sequences.get_mut(at).and_then(Sequence::pushing_mut) {
+                pushing.progress.finish_piece();
             }
-        };
-        if pages.is_empty() {
-            pushing.progress.finish_piece();
             self.finish_if_complete(wire, at);
-            return;
-        }
-        if let Some((bundle, piece)) = &from_bundle
-            && let Some(room) = self.pieces.try_room(pages.len() * PAGE_BYTES)
-            && let Some(bytes) = bundle.cached_piece(*piece, &self.shared.blocks)
-        {
-            let piece = bytes.map(|bytes| Piece { pages, bytes, encoder: None });
-            return self.built(wire, Built { sequence: number, piece, room });
-        }
-        let coding = match &mut pushing.source {
-            Source::Live { encoder, window_log, .. } => encoder.take().map_or_else(
-                || Coding::First { level: live_level(wire.push_rate()), window_log: *window_log },
-                Coding::Next,
-            ),
-            _ => Coding::Stored,
+            return false;
         };
+        let Some(sequence) = self.sequences.get_mut(at) else { return false };
+        let number = sequence.number;
+        let Some(pushing) = sequence.pushing_mut() else { return false };
+        let bytes_max = work.pages.len() * PAGE_BYTES;
+        if let Coding::Bundle { bundle, piece, codec } = &work.coding
+            && let Some(room) = self.pieces.try_room(bytes_max)
+            && let Some(bytes) = bundle.cached_piece(*piece, *codec, &self.shared.blocks)
+        {
+            let piece = bytes.map(|bytes| Piece { pages: work.pages, bytes, encoder: None, from_bundle: true });
+            self.built(wire, Built { sequence: number, piece, room });
+            return true;
+        }
         let ahead = match self.shared.config.learning.provider {
             Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.learning.pages_ahead())),
             _ => Vec::new(),
         };
-        let (bytes_max, blocks) = (pages.len() * PAGE_BYTES, self.shared.blocks.clone());
+        let blocks = self.shared.blocks.clone();
         let work = move || {
-            let made = match from_bundle {
-                Some((bundle, piece)) => bundle.load_piece(piece, &blocks).map(|bytes| (bytes, None)),
-                None => compress(&image, &pages, coding),
+            let Work { pages, coding } = work;
+            let from_bundle = matches!(coding, Coding::Bundle { .. });
+            let made = match coding {
+                Coding::Bundle { bundle, piece, codec } => {
+                    bundle.load_piece(piece, codec, &blocks).map(|bytes| (bytes, None))
+                }
+                Coding::Live(coding) => compress(&image, &pages, coding),
             };
             image.read_ahead(&ahead);
-            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder })
+            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder, from_bundle })
         };
         self.pieces.build(bytes_max, work, move |piece, room| Done::Built(Built { sequence: number, piece, room }));
+        true
+    }
+
+    /// Begins the piece of a sequence that ends at position `through`. `None` if the device needs
+    /// nothing of it.
+    fn next_work(&mut self, wire: &ServerConnection, at: usize, through: u32) -> Option<(Arc<Published>, Work)> {
+        let speed = self.speed(wire);
+        let device = self.device.clone();
+        let sequence = self.sequences.get_mut(at)?;
+        let image = sequence.image.clone();
+        let lacks = |pages: &[PageId]| device.lacks(&image, pages);
+        let pushing = sequence.pushing_mut()?;
+        let from = pushing.progress.next();
+        let wanted = pushing.progress.begin_piece(through);
+        let wanted_count = wanted.len();
+        let work = match &mut pushing.source {
+            Source::Bundle(bundled) => {
+                let (bundle, piece) = (bundled.bundle.clone(), from / bundled.bundle.piece_pages.max(1));
+                match bundled.step(piece, &lacks, &speed) {
+                    Step::Skip => None,
+                    Step::Whole(codec) => Some((wanted, Coding::Bundle { bundle, piece, codec })),
+                    Step::Some(pages) => Some((pages, Coding::Live(LiveCoding::Independent))),
+                }
+            }
+            source => {
+                let lacking = lacks(&wanted);
+                let pages: Vec<PageId> =
+                    wanted.into_iter().zip(lacking).filter(|(_, lacks)| *lacks).map(|(page, _)| page).collect();
+                (!pages.is_empty()).then(|| (pages, Coding::Live(source.take_coding())))
+            }
+        };
+        let pages = work.as_ref().map_or(0, |(pages, _)| pages.len());
+        self.shared.metrics.pages_push_skipped.add((wanted_count - pages) as u64);
+        work.map(|(pages, coding)| (image, Work { pages, coding }))
     }
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's
@@ -272,9 +306,12 @@ impl PagePusher {
         let image = sequence.image.id;
         let Some(pushing) = sequence.pushing_mut() else { return };
         let queued = match piece {
-            Ok(Piece { pages, bytes, encoder: next }) => {
+            Ok(Piece { pages, bytes, encoder: next, from_bundle }) => {
                 if let Source::Live { encoder, .. } = &mut pushing.source {
                     *encoder = next;
+                }
+                if from_bundle {
+                    self.shared.metrics.pages_from_bundle.add(pages.len() as u64);
                 }
                 self.queue(wire, at, &pages, bytes).map(|()| pages)
             }
@@ -309,9 +346,6 @@ impl PagePusher {
         let segment = pushing.segment();
         self.proofs.send(wire, header.image, &image, pages)?;
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
-        if matches!(pushing.source, Source::Bundle(_)) {
-            self.shared.metrics.pages_from_bundle.add(pages.len() as u64);
-        }
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         wire.push(PushPiece { stream, segment, pages: pages.to_vec(), bytes }).map_err(refused)?;
         pushing.progress.finish_piece();
@@ -336,10 +370,10 @@ impl PagePusher {
     fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
         let Some(sequence) = self.sequences.get(at) else { return };
         self.shared.log.warning(format_args!("a push of image {} failed: {failure}", sequence.image.id));
-        if let Some(Pushing { action, source: Source::Bundle(bundle), .. }) = sequence.pushing() {
+        if let Some(Pushing { action, source: Source::Bundle(bundled), .. }) = sequence.pushing() {
             // It does not match its hashes, or cannot be read: make it anew.
             self.shared.metrics.bundles_failed.one();
-            self.shared.replace_bundle(sequence.image.clone(), *action, bundle.key.clone());
+            self.shared.replace_bundle(sequence.image.clone(), *action, bundled.bundle.key.clone());
         }
         self.cancel(wire, at, PushEndReason::Failed);
     }
@@ -433,10 +467,8 @@ impl PagePusher {
     fn bytes_until(&self, sequence: &Sequence, page: PageId) -> Option<usize> {
         let pushing = sequence.pushing()?;
         let bytes = pushing.bytes_until(page)?;
-        // Live streams leave out what the device is thought to have.
-        let has = || self.device.has(sequence.image.id, &[page]).contains(&true);
-        let skipped = !matches!(pushing.source, Source::Bundle(_)) && (has() || !sequence.image.is_stored(page));
-        (!skipped).then_some(bytes)
+        // What the device is thought to have is left out.
+        self.device.lacks(&sequence.image, &[page]).contains(&true).then_some(bytes)
     }
 }
 
@@ -446,37 +478,4 @@ impl Drop for PagePusher {
             self.device.disown(self.owner.connection, sequence.image.id, sequence.token);
         }
     }
-}
-
-/// How the bytes of a piece come about.
-enum Coding {
-    Stored,
-    /// They begin a compressed stream.
-    First {
-        level: i32,
-        window_log: u8,
-    },
-    Next(Box<StreamEncoder>),
-}
-
-/// The bytes of a piece: the pages' valid bytes in order, compressed if it is one of a compressed
-/// stream; with the encoder of the next one.
-fn compress(
-    image: &Published,
-    pages: &[PageId],
-    coding: Coding,
-) -> Result<(Bytes, Option<Box<StreamEncoder>>), Failure> {
-    let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);
-    for page in pages {
-        image.page(*page, &mut raw)?;
-    }
-    let failed = |error: codec::CodecError| Failure::new(ErrorCode::Internal, error.to_string());
-    let mut encoder = match coding {
-        Coding::Stored => return Ok((Bytes::from(raw), None)),
-        Coding::First { level, window_log } => Box::new(StreamEncoder::new(level, window_log.into()).map_err(failed)?),
-        Coding::Next(encoder) => encoder,
-    };
-    let mut stored = Vec::new();
-    encoder.piece(&raw, &mut stored).map_err(failed)?;
-    Ok((Bytes::from(stored), Some(encoder)))
 }

@@ -263,11 +263,7 @@ impl Session {
             }
             ServerEvent::Cancelled { request } => drop(self.uploads.remove(request)),
             ServerEvent::Notice(notice) => self.take_notice(notice),
-            ServerEvent::PushStopped { stream } => {
-                if let Some(pushes) = &mut self.pushes {
-                    pushes.stopped(stream);
-                }
-            }
+            ServerEvent::PushStopped { stream } => self.pushes.iter_mut().for_each(|pushes| pushes.stopped(stream)),
             ServerEvent::PutMeta { request, offset, bytes } => {
                 let room = self.receiving.split(bytes.len());
                 self.uploads.command(request, Command::Meta { offset, bytes, room });
@@ -289,6 +285,7 @@ impl Session {
             Notice::FileClose { volume, file } => self.close_file(volume, file),
             Notice::FileShare { volume, file, share } => self.share_file(volume, file, share),
             Notice::RateLimit { bytes_per_second } => self.outgoing.limit(bytes_per_second, self.shared.now()),
+            Notice::DecodeRate { zstd, lz4 } => self.pushes.iter().for_each(|pushes| pushes.decodes(zstd, lz4)),
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }

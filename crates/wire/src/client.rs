@@ -32,7 +32,7 @@ pub use requests::Unanswered;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, FEATURES_USUAL, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST,
+    FEATURE_HINTS, FEATURE_PIECES, FEATURE_VOLUMES, FEATURES, FEATURES_USUAL, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST,
     FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX,
     REQUEST_DEADLINE, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
@@ -318,6 +318,7 @@ impl ClientConnection {
                 }
                 check_pages("pages of a hint", pages, HINT_PAGES_MAX)?;
             }
+            Notice::DecodeRate { .. } => self.check_feature(FEATURE_PIECES, "pieces")?,
             Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => {
                 self.check_feature(FEATURE_VOLUMES, "volumes")?;
             }
@@ -447,7 +448,7 @@ impl ClientConnection {
         self.outgoing.check_request_room()
     }
 
-    fn check_feature(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
+    pub(crate) fn check_feature(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
         let hello = self.hello().ok_or(Refused::NotReady)?;
         if hello.features & feature == 0 { Err(Refused::NoFeature(name)) } else { Ok(()) }
     }

@@ -30,6 +30,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::TokenEnd
         | ClientKind::Credit
         | ClientKind::StopPush
+        | ClientKind::DecodeRate
         | ClientKind::FileClose
         | ClientKind::FileShare
         | ClientKind::RateLimit => ClientMessage::Notice(notice(kind, &mut reader)?),
@@ -89,6 +90,7 @@ fn notice(kind: ClientKind, reader: &mut Reader) -> Result<Notice, WireError> {
             Notice::Credit { stream, bytes }
         }
         ClientKind::StopPush => Notice::StopPush { stream: stream(reader)? },
+        ClientKind::DecodeRate => Notice::DecodeRate { zstd: reader.u32("zstd")?, lz4: reader.u32("lz4")? },
         ClientKind::FileClose => Notice::FileClose { volume: image(reader)?, file: volume::file_number(reader)? },
         ClientKind::FileShare => {
             let (volume, file) = (image(reader)?, volume::file_number(reader)?);
@@ -310,13 +312,17 @@ fn push_header(reader: &mut Reader, volume: bool) -> Result<PushHeader, WireErro
     let action = ActionId(reader.u64("action")?);
     let number = reader.u8("encoding")?;
     let encoding = PushEncoding::from_u8(number);
-    let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 to 2"))?;
+    let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 to 3"))?;
     let fits = (encoding == PushEncoding::Volume) == volume;
     reader.check(fits, "encoding", number as u64, "2 for volumes, and for them only")?;
     let window_log = reader.u8("window log")?;
-    let needs_window = encoding == PushEncoding::ZstdStream;
-    let allowed = window_log <= WINDOW_LOG_MAX && (window_log > 0) == needs_window;
-    reader.check(allowed, "window log", window_log as u64, "0 for stored pieces, else 1 to 27")?;
+    let fits = match encoding {
+        PushEncoding::Stored | PushEncoding::Volume => window_log == 0,
+        PushEncoding::ZstdStream => window_log > 0,
+        PushEncoding::Pieces => true,
+    };
+    let allowed = window_log <= WINDOW_LOG_MAX && fits;
+    reader.check(allowed, "window log", window_log as u64, "0 without zstd, else 1 to 27")?;
     Ok(PushHeader { image, token, action, encoding, window_log, audit: reader.flag("flags")? })
 }
 

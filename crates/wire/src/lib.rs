@@ -21,6 +21,7 @@ pub mod format;
 mod inbox;
 mod message;
 mod outbox;
+mod piece;
 mod range;
 mod server;
 mod traffic;
@@ -36,5 +37,6 @@ pub use message::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece,
     Reply, Request,
 };
+pub use piece::PieceForm;
 pub use server::{MEMORY_PER_BYTE, PushPosition, ServerConfig, ServerConnection, ServerEvent};
 pub use traffic::Traffic;

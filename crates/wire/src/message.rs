@@ -59,7 +59,7 @@ pub struct PushHeader {
     pub action: ActionId,
     /// How the bytes of its pieces are encoded.
     pub encoding: PushEncoding,
-    /// Base-two logarithm of the zstd window the decoder needs; 0 if `encoding` needs none.
+    /// Base-two logarithm of the zstd window the decoder needs; 0 if it needs none.
     pub window_log: u8,
     /// The client keeps the pages in the daemon and reports every first touch (flag bit 0).
     pub audit: bool,
@@ -76,12 +76,15 @@ pub enum PushEncoding {
     /// Blocks of a volume, each piece of one version of one file: see
     /// [`crate::volume::VolumePiece`].
     Volume = 2,
+    /// Each piece says itself how it is encoded: see [`crate::PieceForm`]. Only if both sides know
+    /// [`crate::format::FEATURE_PIECES`].
+    Pieces = 3,
 }
 
 impl PushEncoding {
     /// The encoding with this number.
     pub fn from_u8(number: u8) -> Option<PushEncoding> {
-        [PushEncoding::Stored, PushEncoding::ZstdStream, PushEncoding::Volume]
+        [PushEncoding::Stored, PushEncoding::ZstdStream, PushEncoding::Volume, PushEncoding::Pieces]
             .into_iter()
             .find(|encoding| *encoding as u8 == number)
     }
@@ -247,6 +250,14 @@ pub enum Notice {
         file: InodeId,
         /// Its share.
         share: Share,
+    },
+    /// How fast the device decodes pushed pieces: what comes out, in KiB a second; 0 if it was not
+    /// measured. Only if both sides know [`crate::format::FEATURE_PIECES`].
+    DecodeRate {
+        /// zstd.
+        zstd: u32,
+        /// LZ4.
+        lz4: u32,
     },
     /// The server may send at most so many bytes a second on this connection, everything counted.
     RateLimit {

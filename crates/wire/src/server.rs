@@ -35,8 +35,8 @@ pub use push::PushPosition;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, FRAME_HEADER_BYTES, HELLO_DEADLINE,
-    IDLE_MAX, REPLY_QUEUE_BYTES_MAX, STALL_MAX, WINDOW_BYTES_MAX,
+    FEATURE_PIECES, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, FRAME_HEADER_BYTES,
+    HELLO_DEADLINE, IDLE_MAX, REPLY_QUEUE_BYTES_MAX, STALL_MAX, WINDOW_BYTES_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{
@@ -329,14 +329,18 @@ impl ServerConnection {
     ///
     /// # Errors
     /// [`Refused::NoPush`] if the device wants no push, or cannot afford the zstd window of the
-    /// stream. Others if the connection is not ready or too much is open.
+    /// stream; [`Refused::NoFeature`] if it does not know the encoding. Others if the connection is
+    /// not ready or too much is open.
     pub fn push_start(&mut self, push: PushHeader) -> Result<StreamId, Refused> {
         self.check_ready()?;
         let hello = self.hello.as_ref().ok_or(Refused::NotReady)?;
-        let stored = push.encoding != PushEncoding::ZstdStream;
-        let window_log_min = if stored { 0 } else { 1 };
-        let window_log_max = if stored { 0 } else { hello.window_log_max };
-        if hello.push_bytes_max == 0 || !(window_log_min..=window_log_max).contains(&push.window_log) {
+        let windows = match push.encoding {
+            PushEncoding::Stored | PushEncoding::Volume => 0..=0,
+            PushEncoding::ZstdStream => 1..=hello.window_log_max,
+            PushEncoding::Pieces if hello.features & FEATURE_PIECES == 0 => return Err(Refused::NoFeature("pieces")),
+            PushEncoding::Pieces => 0..=hello.window_log_max,
+        };
+        if hello.push_bytes_max == 0 || !windows.contains(&push.window_log) {
             return Err(Refused::NoPush);
         }
         self.outgoing.check_control_room()?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use units::{ActionId, InodeId, PAGE_BYTES, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
-use wire::{ErrorCode, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
+use wire::{ErrorCode, PieceForm, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
 
 use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
 use super::fake_sink::FakeSink;
@@ -31,9 +31,27 @@ fn spoil(rng: &mut SplitMix64, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The bytes of a piece that says how it is encoded.
+fn in_form(rng: &mut SplitMix64, raw: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::new();
+    let form = match rng.below(4) {
+        0 => PieceForm::Stored,
+        1 => PieceForm::Lz4,
+        2 => PieceForm::ZstdBegins,
+        _ => PieceForm::ZstdContinues,
+    };
+    match form {
+        PieceForm::Stored => stored.extend_from_slice(raw),
+        PieceForm::Lz4 => codec::encode(codec::Codec::Lz4, 0, raw, &mut stored).unwrap(),
+        _ => codec::StreamEncoder::new(3, 17).unwrap().piece(raw, &mut stored).unwrap(),
+    }
+    [&[form as u8], &stored[..]].concat()
+}
+
 /// Pushes pages, of which some do not exist, some are wrong and some are right.
 fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection) -> Option<StreamId> {
-    let encoding = if rng.below(2) == 0 { PushEncoding::Stored } else { PushEncoding::ZstdStream };
+    let encodings = [PushEncoding::Stored, PushEncoding::ZstdStream, PushEncoding::Pieces];
+    let encoding = encodings[rng.below(3) as usize];
     let window_log = if encoding == PushEncoding::Stored { 0 } else { 1 + rng.below(21) as u8 };
     let (image, token, action) = (HANDLE, Token(rng.below(3).into()), ActionId(1));
     let push = PushHeader { image, token, action, encoding, window_log, audit: rng.below(3) == 0 };
@@ -43,6 +61,7 @@ fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnect
         let pages: Vec<PageId> = (first..first + 1 + rng.below(8) as u32).map(|i| PageId::new(tree.big(), i)).collect();
         let real: Vec<u8> =
             pages.iter().filter(|page| page.index <= 100).flat_map(|p| tree.page(*p).to_vec()).collect();
+        let real = if encoding == PushEncoding::Pieces { in_form(rng, &real) } else { real };
         let bytes = if rng.below(2) == 0 { real } else { spoil(rng, &real) };
         if !bytes.is_empty() {
             // The server's own window may be full; then there is nothing to try here.

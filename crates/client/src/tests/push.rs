@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use units::PageId;
-use wire::{Notice, PushEncoding, Reply, Request, ServerEvent};
+use wire::{Notice, PieceForm, PushEncoding, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, is_pull};
 use super::fake_sink::FakeSink;
@@ -93,6 +93,69 @@ fn a_compressed_stream_is_decoded_piece_by_piece() {
         assert_eq!(rig.sink.page(page).unwrap(), rig.tree.page(page));
     }
     assert_eq!(rig.sink.pages().len(), 62);
+}
+
+/// A piece of `pages` in this form; zstd goes on with `encoder`.
+fn in_form(rig: &Rig, form: PieceForm, pages: &[PageId], encoder: &mut codec::StreamEncoder) -> Vec<u8> {
+    let raw: Vec<u8> = pages.iter().flat_map(|page| rig.tree.page(*page).to_vec()).collect();
+    let mut stored = Vec::new();
+    match form {
+        PieceForm::Stored => stored = raw,
+        PieceForm::Lz4 => codec::encode(codec::Codec::Lz4, 9, &raw, &mut stored).unwrap(),
+        PieceForm::ZstdBegins => {
+            encoder.restart().unwrap();
+            encoder.piece(&raw, &mut stored).unwrap();
+        }
+        PieceForm::ZstdContinues => encoder.piece(&raw, &mut stored).unwrap(),
+    }
+    [&[form as u8], &stored[..]].concat()
+}
+
+#[test]
+fn pieces_of_all_forms_are_decoded_and_the_server_is_told_how_fast() {
+    let rig = Rig::new();
+    let stream = rig.server.push_start(0, 1, PushEncoding::Pieces, false);
+    let mut encoder = codec::StreamEncoder::new(3, 17).unwrap();
+    let forms = [
+        (PieceForm::ZstdBegins, 0..20),
+        (PieceForm::Lz4, 20..30),
+        (PieceForm::ZstdContinues, 30..50),
+        (PieceForm::ZstdBegins, 50..60),
+        (PieceForm::Stored, 60..70),
+        (PieceForm::ZstdContinues, 70..100),
+    ];
+    for (segment, (form, range)) in forms.into_iter().enumerate() {
+        let pages = rig.pages(range);
+        let piece = in_form(&rig, form, &pages, &mut encoder);
+        rig.server.push_bytes(0, stream, segment as u32, &pages, piece);
+    }
+    rig.sink.wait_stored(rig.page(99));
+    for page in rig.sink.pages() {
+        assert_eq!(rig.sink.page(page).unwrap(), rig.tree.page(page));
+    }
+    assert_eq!(rig.sink.pages().len(), 100 - 6);
+    let told = |event: &ServerEvent| matches!(event, ServerEvent::Notice(Notice::DecodeRate { zstd: 1.., .. }));
+    rig.server.wait(|log| log.iter().any(|(_, event)| told(event)).then_some(()));
+}
+
+#[test]
+fn a_piece_that_its_stream_does_not_allow_condemns_it() {
+    for case in 0..3 {
+        let rig = Rig::new();
+        let piece = match case {
+            0 => vec![4; 5000],
+            1 => {
+                let mut encoder = codec::StreamEncoder::new(3, 17).unwrap();
+                in_form(&rig, PieceForm::ZstdContinues, &rig.pages(10..20), &mut encoder)
+            }
+            _ => vec![PieceForm::Lz4 as u8],
+        };
+        let stream = rig.server.push_start(0, 1, PushEncoding::Pieces, false);
+        rig.server.push_bytes(0, stream, 0, &rig.pages(10..20), piece);
+        rig.server
+            .wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
+        assert!(rig.sink.pages().is_empty());
+    }
 }
 
 #[test]

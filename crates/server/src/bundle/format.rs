@@ -7,8 +7,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of a bundle.
 pub const MAGIC: [u8; 8] = *b"RUNNELb1";
 
-/// The one version that is read. Version 1 had no list of pages; a file of it is made anew.
-pub const VERSION: u16 = 2;
+/// The one version that is read. Version 1 had no list of pages, version 2 was one zstd stream from
+/// the first page to the last; their files are made anew.
+pub const VERSION: u16 = 3;
 
 /// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages
 /// are the shortest.
@@ -20,10 +21,14 @@ pub const PAGES_MAX: u32 = 4 * 65536;
 /// Most pages of a piece, written and accepted: what one push frame carries.
 pub const PIECE_PAGES_MAX: u32 = 32;
 
+/// Most pieces between two restart points that are accepted: four times what we write if a piece
+/// is a page.
+pub const RESTART_PIECES_MAX: u32 = 1024;
+
 /// Bytes of the hash of a piece: half a BLAKE3 hash, as for chunks.
 pub const PIECE_HASH_BYTES: usize = 16;
 
-/// The first 152 bytes.
+/// The first 156 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -33,7 +38,7 @@ pub struct Header {
     pub version: U16,
     /// Base-2 logarithm of the zstd window.
     pub window_log: u8,
-    /// zstd level it was made with.
+    /// zstd level it was made with, which also tells how hard LZ4 tried.
     pub level: u8,
     /// Pieces.
     pub piece_count: U32,
@@ -41,6 +46,8 @@ pub struct Header {
     pub piece_pages: U32,
     /// Pages in all.
     pub page_count: U32,
+    /// Pieces between two places at which the zstd stream begins anew.
+    pub restart_pieces: U32,
     /// Bytes of all pieces.
     pub body_bytes: U64,
     /// The action whose pages these were.
@@ -55,17 +62,28 @@ pub struct Header {
     pub header_hash: [u8; 16],
 }
 
-/// One entry of the table that follows the header. The list of pages follows the table, 8 bytes a
-/// page, and the pieces follow the list without gaps, in this order.
+/// One entry of the table that follows the header: a piece in both codecs, each as a push frame
+/// carries it. The list of pages follows the table, 8 bytes a page. The pieces follow the list
+/// without gaps: for each restart point those of zstd up to the next one, then those of LZ4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Piece {
-    /// Bytes of the piece.
+    /// As a part of a zstd stream.
+    pub zstd: Coded,
+    /// By itself.
+    pub lz4: Coded,
+}
+
+/// One piece in one codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Coded {
+    /// Bytes, the one of the form included.
     pub bytes: U32,
     /// First half of the BLAKE3 hash of these bytes.
     pub hash: [u8; PIECE_HASH_BYTES],
 }
 
-const _: () = assert!(size_of::<Header>() == 152);
-const _: () = assert!(size_of::<Piece>() == 20);
+const _: () = assert!(size_of::<Header>() == 156);
+const _: () = assert!(size_of::<Piece>() == 40);
 const _: () = assert!(PIECE_PAGES_MAX as usize == units::SEGMENT_PAGES_MAX);

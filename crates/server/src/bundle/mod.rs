@@ -1,8 +1,12 @@
-//! Bundles: a learned action as one immutable, ordered, compressed stream of its pages.
+//! Bundles: the pages of a learned action, compressed once, as pieces in their order.
 //!
-//! Idea (beyond SYSFLOW): a learned action is pushed many times, always from its first page. So its
-//! pages are compressed once, with one zstd context over all of them, flushed after each segment.
+//! Idea (beyond SYSFLOW): a learned action is pushed many times. So its pages are compressed once.
 //! To push them then takes one sequential read of the file and no compression.
+//!
+//! A bundle has every piece in two codecs. One zstd context over many pieces takes the fewest
+//! bytes; it begins anew at restart points ([`RESTART_BYTES`]). LZ4 decodes at a quarter of the
+//! instructions, and its pieces need no others. So a push can begin at any piece, leave out pieces,
+//! and change the codec ([`choose`](crate::push)).
 //!
 //! An action changes a little with nearly every run. A bundle lists its own pages, so it stays
 //! correct when its action changes: pages that it lacks are compressed live beside it
@@ -12,24 +16,27 @@
 //! table and list are verified when it is opened, each piece when it is read. Pieces that were
 //! pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
+mod build;
 mod format;
 pub(crate) mod kept;
 pub(crate) mod policy;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use codec::StreamEncoder;
-use store::{Object, Store, Upload};
+use store::{Object, Store};
 use units::{ActionId, ImageId, PageId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::blocks::BlockCache;
 use crate::error::Failure;
+use crate::speed::PushCodec;
+pub(crate) use build::{build, independent};
 pub(crate) use format::PIECE_PAGES_MAX;
-use format::{Header, PAGES_MAX, PIECE_HASH_BYTES, PIECES_MAX, Piece};
-use policy::Grade;
+use format::{Coded, Header, PAGES_MAX, PIECE_HASH_BYTES, PIECES_MAX, Piece, RESTART_PIECES_MAX};
+use policy::{Grade, LIVE_PAGE_BYTES};
 
 /// Bytes of a page in the list.
 const PAGE_NUMBER_BYTES: usize = 8;
@@ -42,17 +49,27 @@ pub(crate) struct Bundle {
     pub key: String,
     /// Tells bundles apart in memory; the same bundle opened anew gets another number.
     serial: u64,
+    /// Base-2 logarithm of the zstd window.
     pub window_log: u8,
     pub grade: Grade,
     /// Pages of a full piece.
     pub piece_pages: u32,
+    /// Pieces between two restart points.
+    pub restart_pieces: u32,
     /// The pages, in order. Piece `k` holds pages `k * piece_pages ..`.
     pub pages: Arc<[PageId]>,
-    /// The same pages by number.
-    sorted: Vec<PageId>,
+    /// The same pages by number, each with its position.
+    sorted: Vec<(PageId, u32)>,
     object: Arc<dyn Object>,
-    /// Offset, length and hash of each piece.
-    pieces: Vec<(u64, u32, [u8; PIECE_HASH_BYTES])>,
+    pieces: Vec<[Place; 2]>,
+}
+
+/// Where a piece lies in one codec.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    bytes: u32,
+    hash: [u8; PIECE_HASH_BYTES],
 }
 
 /// What a bundle is made of.
@@ -62,7 +79,6 @@ pub(crate) struct Recipe {
     pub action: ActionId,
     pub pages: Arc<[PageId]>,
     pub piece_pages: u32,
-    pub window_log: u8,
     pub grade: Grade,
 }
 
@@ -85,12 +101,6 @@ pub(crate) fn key(image: ImageId, action: ActionId) -> String {
     format!("{}/{}.bundle", folder(image), action.0)
 }
 
-impl Recipe {
-    fn piece_count(&self) -> u32 {
-        (self.pages.len() as u32).div_ceil(self.piece_pages)
-    }
-}
-
 impl Bundle {
     /// Opens the bundle of an action; `None` if it has not been made, an error if it does not match
     /// its hashes.
@@ -102,24 +112,8 @@ impl Bundle {
             Err(error) => return Err(error.into()),
         };
         let wrong = |what: &str| Failure::corrupt(format!("{key}: {what}"));
-        let mut bytes = [0; size_of::<Header>()];
-        object.read_at(0, &mut bytes)?;
-        let header = Header::read_from_bytes(&bytes).map_err(|_| wrong("the header has another size"))?;
-        if header.magic != format::MAGIC || header.version.get() != format::VERSION {
-            return Err(wrong("it is no bundle of this version"));
-        }
-        if header.header_hash != header_hash(&header) {
-            return Err(wrong("the header does not match its hash"));
-        }
-        if header.image != image.0 || header.action.get() != action.0 {
-            return Err(wrong("it was made of something else than its name says"));
-        }
-        let (count, piece_pages) = (header.page_count.get(), header.piece_pages.get());
-        let pieces = header.piece_count.get();
-        let bounded = (1..=PAGES_MAX).contains(&count) && (1..=PIECE_PAGES_MAX).contains(&piece_pages);
-        if !bounded || pieces > PIECES_MAX || pieces != count.div_ceil(piece_pages) {
-            return Err(wrong("it has more pages or pieces than a bundle may have"));
-        }
+        let header = read_header(&*object, image, action, &wrong)?;
+        let (count, pieces) = (header.page_count.get(), header.piece_count.get());
         let mut table = vec![0; pieces as usize * size_of::<Piece>()];
         let mut list = vec![0; count as usize * PAGE_NUMBER_BYTES];
         object.read_at(size_of::<Header>() as u64, &mut table)?;
@@ -130,29 +124,22 @@ impl Bundle {
         if *blake3::hash(&list).as_bytes() != header.pages_hash {
             return Err(wrong("the list of pages does not match its hash"));
         }
-        let mut offset = body_offset(pieces, count);
-        let mut found = Vec::with_capacity(pieces as usize);
-        for bytes in table.chunks_exact(size_of::<Piece>()) {
-            let piece = Piece::read_from_bytes(bytes).map_err(|_| wrong("the table has another size"))?;
-            if piece.bytes.get() as usize > wire::format::PUSH_BYTES_MAX {
-                return Err(wrong("a piece is longer than a push frame"));
-            }
-            found.push((offset, piece.bytes.get(), piece.hash));
-            offset += u64::from(piece.bytes.get());
-        }
-        if object.len() != offset || header.body_bytes.get() != offset - body_offset(pieces, count) {
+        let start = body_offset(pieces, count);
+        let (found, end) = places(&table, header.restart_pieces.get(), start).map_err(wrong)?;
+        if object.len() != end || header.body_bytes.get() != end - start {
             return Err(wrong("it is cut short or followed by something else"));
         }
         let pages: Arc<[PageId]> =
             list.as_chunks().0.iter().map(|bytes| PageId::from_u64(u64::from_le_bytes(*bytes))).collect();
-        let mut sorted = pages.to_vec();
+        let mut sorted: Vec<(PageId, u32)> = pages.iter().copied().zip(0..).collect();
         sorted.sort_unstable();
         Ok(Some(Bundle {
             key,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             window_log: header.window_log,
             grade: Grade::of(header.level),
-            piece_pages,
+            piece_pages: header.piece_pages.get(),
+            restart_pieces: header.restart_pieces.get(),
             pages,
             sorted,
             object,
@@ -165,7 +152,8 @@ impl Bundle {
         // Pages mostly follow each other in a file: the next one is then behind the last one.
         let mut next = 0;
         pages.iter().copied().filter(move |page| {
-            let found = if self.sorted.get(next) == Some(page) { Ok(next) } else { self.sorted.binary_search(page) };
+            let is_next = self.sorted.get(next).is_some_and(|(known, _)| known == page);
+            let found = if is_next { Ok(next) } else { self.sorted.binary_search_by_key(page, |(known, _)| *known) };
             next = found.map_or(next, |at| at + 1);
             found.is_err()
         })
@@ -180,151 +168,153 @@ impl Bundle {
         Fit { lacking: pages.len() - both, surplus: self.pages.len().saturating_sub(both) }
     }
 
-    /// Reads and verifies piece `index`.
-    pub fn piece(&self, index: u32) -> Result<Bytes, Failure> {
-        let (offset, bytes, _) = self.entry(index)?;
-        let mut buf = vec![0; bytes as usize];
-        self.object.read_at(offset, &mut buf)?;
-        self.verified(index, buf)
+    /// Position of a page.
+    pub fn position(&self, page: PageId) -> Option<u32> {
+        let found = self.sorted.binary_search_by_key(&page, |(known, _)| *known).ok()?;
+        self.sorted.get(found).map(|(_, position)| *position)
+    }
+
+    /// Pieces.
+    pub fn piece_count(&self) -> u32 {
+        self.pieces.len() as u32
+    }
+
+    /// The positions of the pages of piece `index`.
+    pub fn positions(&self, index: u32) -> Range<u32> {
+        let count = self.pages.len() as u32;
+        let start = index.saturating_mul(self.piece_pages).min(count);
+        start..start.saturating_add(self.piece_pages).min(count)
+    }
+
+    /// The pages of piece `index`.
+    pub fn piece_pages(&self, index: u32) -> &[PageId] {
+        let Range { start, end } = self.positions(index);
+        self.pages.get(start as usize..end as usize).unwrap_or_default()
+    }
+
+    /// Reads and verifies piece `index`: the bytes of a push frame.
+    pub fn piece(&self, index: u32, codec: PushCodec) -> Result<Bytes, Failure> {
+        let place = self.place(index, codec)?;
+        let mut buf = vec![0; place.bytes as usize];
+        self.object.read_at(place.offset, &mut buf)?;
+        verified(index, &place, buf)
     }
 
     /// The same, and `cache` keeps the piece for the next start.
-    pub fn load_piece(&self, index: u32, cache: &BlockCache) -> Result<Bytes, Failure> {
-        let piece = self.piece(index)?;
-        cache.put_piece((self.serial, index), piece.clone());
+    pub fn load_piece(&self, index: u32, codec: PushCodec, cache: &BlockCache) -> Result<Bytes, Failure> {
+        let piece = self.piece(index, codec)?;
+        cache.put_piece(self.cache_key(index, codec), piece.clone());
         Ok(piece)
     }
 
     /// A piece that is in memory, else `None`. Takes 20 microseconds if it is not in `cache` yet,
     /// and does not block.
-    pub fn cached_piece(&self, index: u32, cache: &BlockCache) -> Option<Result<Bytes, Failure>> {
-        let key = (self.serial, index);
+    pub fn cached_piece(&self, index: u32, codec: PushCodec, cache: &BlockCache) -> Option<Result<Bytes, Failure>> {
+        let key = self.cache_key(index, codec);
         if let Some(piece) = cache.piece(key) {
             return Some(Ok(piece));
         }
-        let (offset, bytes, _) = self.entry(index).ok()?;
-        let mut buf = vec![0; bytes as usize];
+        let place = self.place(index, codec).ok()?;
+        let mut buf = vec![0; place.bytes as usize];
         // Whatever is wrong is told by the read that may wait.
-        let read = matches!(self.object.read_cached_at(offset, &mut buf), Ok(true));
-        let piece = read.then(|| self.verified(index, buf))?;
+        let read = matches!(self.object.read_cached_at(place.offset, &mut buf), Ok(true));
+        let piece = read.then(|| verified(index, &place, buf))?;
         piece.iter().for_each(|piece| cache.put_piece(key, piece.clone()));
         Some(piece)
     }
 
-    fn entry(&self, index: u32) -> Result<(u64, u32, [u8; PIECE_HASH_BYTES]), Failure> {
-        let entry = self.pieces.get(index as usize).copied();
-        entry.ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index}")))
+    fn cache_key(&self, index: u32, codec: PushCodec) -> (u64, u32) {
+        (self.serial, index * 2 + codec as u32)
     }
 
-    fn verified(&self, index: u32, bytes: Vec<u8>) -> Result<Bytes, Failure> {
-        if piece_hash(&bytes) != self.entry(index)?.2 {
-            return Err(Failure::corrupt(format!("piece {index} of a bundle does not match its hash")));
-        }
-        Ok(Bytes::from(bytes))
+    fn place(&self, index: u32, codec: PushCodec) -> Result<Place, Failure> {
+        let place = self.pieces.get(index as usize).map(|places| places[codec as usize]);
+        place.ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index}")))
     }
 
-    /// Bytes of a range of pieces, as far as they exist.
+    /// Bytes of a piece; 0 if there is none.
+    pub fn piece_bytes(&self, index: u32, codec: PushCodec) -> u64 {
+        self.place(index, codec).map_or(0, |place| place.bytes.into())
+    }
+
+    /// Bytes of a range of pieces in the codec that takes fewer, as far as they exist.
     pub fn bytes_of(&self, pieces: std::ops::RangeInclusive<u32>) -> usize {
         let count = (pieces.end() + 1).saturating_sub(*pieces.start()) as usize;
-        self.pieces.iter().skip(*pieces.start() as usize).take(count).map(|(_, bytes, _)| *bytes as usize).sum()
+        let some = self.pieces.iter().skip(*pieces.start() as usize).take(count);
+        some.map(|places| places.iter().map(|place| place.bytes as usize).min().unwrap_or(0)).sum()
     }
 
-    /// Bytes of the pieces.
+    /// What a page of it comes to in a live stream, in bytes, on average.
+    pub fn live_page_bytes(&self) -> u64 {
+        let zstd: u64 = self.pieces.iter().map(|places| u64::from(places[PushCodec::Zstd as usize].bytes)).sum();
+        let page_bytes = zstd / (self.pages.len() as u64).max(1);
+        page_bytes * LIVE_PAGE_BYTES / self.grade.page_bytes(PushCodec::Zstd)
+    }
+
+    /// Bytes of the pieces in both codecs.
     pub fn body_bytes(&self) -> u64 {
-        self.pieces.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum()
+        self.pieces.iter().flatten().map(|place| u64::from(place.bytes)).sum()
     }
 }
 
-/// Appends the bytes of a page of the image.
-pub(crate) type PageReader<'a> = &'a dyn Fn(PageId, &mut Vec<u8>) -> Result<usize, Failure>;
-
-/// Makes the bundle of a recipe and puts it into the store. Stops without a trace, with
-/// `Ok(false)`, once `stop` says so.
-pub(crate) fn build(
-    store: &dyn Store,
-    recipe: &Recipe,
-    pages: PageReader<'_>,
-    stop: &dyn Fn() -> bool,
-) -> Result<bool, Failure> {
-    let pieces = recipe.piece_count();
-    if pieces == 0 || pieces > PIECES_MAX || recipe.pages.len() > PAGES_MAX as usize {
-        return Err(Failure::bad_request(format!("an action of {} pages cannot be a bundle", recipe.pages.len())));
+/// Reads the header and checks it against its hash and its name, and its counts against each other.
+fn read_header(
+    object: &dyn Object,
+    image: ImageId,
+    action: ActionId,
+    wrong: &dyn Fn(&str) -> Failure,
+) -> Result<Header, Failure> {
+    let mut bytes = [0; size_of::<Header>()];
+    object.read_at(0, &mut bytes)?;
+    let header = Header::read_from_bytes(&bytes).map_err(|_| wrong("the header has another size"))?;
+    if header.magic != format::MAGIC || header.version.get() != format::VERSION {
+        return Err(wrong("it is no bundle of this version"));
     }
-    let mut upload = store.create()?;
-    let mut table = Vec::with_capacity(pieces as usize);
-    match write_pieces(&mut *upload, recipe, pages, stop, &mut table) {
-        Ok(true) => {}
-        Ok(false) => {
-            upload.abort();
-            return Ok(false);
-        }
-        Err(failure) => {
-            upload.abort();
-            return Err(failure);
-        }
+    if header.header_hash != header_hash(&header) {
+        return Err(wrong("the header does not match its hash"));
     }
-    let table_bytes = table.as_bytes();
-    let list: Vec<u8> = recipe.pages.iter().flat_map(|page| page.to_u64().to_le_bytes()).collect();
-    let list_offset = (size_of::<Header>() + table_bytes.len()) as u64;
-    let mut header = Header {
-        magic: format::MAGIC,
-        version: format::VERSION.into(),
-        window_log: recipe.window_log,
-        level: recipe.grade.level(),
-        piece_count: pieces.into(),
-        piece_pages: recipe.piece_pages.into(),
-        page_count: (recipe.pages.len() as u32).into(),
-        body_bytes: table.iter().map(|piece| u64::from(piece.bytes.get())).sum::<u64>().into(),
-        action: recipe.action.0.into(),
-        image: recipe.image.0,
-        pages_hash: *blake3::hash(&list).as_bytes(),
-        table_hash: *blake3::hash(table_bytes).as_bytes(),
-        header_hash: [0; 16],
-    };
-    header.header_hash = header_hash(&header);
-    let written = upload
-        .write_at(size_of::<Header>() as u64, table_bytes)
-        .and_then(|()| upload.write_at(list_offset, &list))
-        .and_then(|()| upload.write_at(0, header.as_bytes()));
-    match written {
-        Ok(()) => upload.commit(&key(recipe.image, recipe.action))?,
-        Err(error) => {
-            upload.abort();
-            return Err(error.into());
-        }
+    if header.image != image.0 || header.action.get() != action.0 {
+        return Err(wrong("it was made of something else than its name says"));
     }
-    Ok(true)
+    let (count, piece_pages) = (header.page_count.get(), header.piece_pages.get());
+    let pieces = header.piece_count.get();
+    let bounded = (1..=PAGES_MAX).contains(&count) && (1..=PIECE_PAGES_MAX).contains(&piece_pages);
+    if !bounded || pieces > PIECES_MAX || pieces != count.div_ceil(piece_pages) {
+        return Err(wrong("it has more pages or pieces than a bundle may have"));
+    }
+    if !(1..=RESTART_PIECES_MAX).contains(&header.restart_pieces.get()) {
+        return Err(wrong("its restart points are too far from each other"));
+    }
+    Ok(header)
 }
 
-/// Compresses every segment behind the room for header, table and list. `false` if it was stopped.
-fn write_pieces(
-    upload: &mut dyn Upload,
-    recipe: &Recipe,
-    read: PageReader<'_>,
-    stop: &dyn Fn() -> bool,
-    table: &mut Vec<Piece>,
-) -> Result<bool, Failure> {
-    let encoding = |error| Failure::new(wire::ErrorCode::Internal, format!("a bundle cannot be compressed: {error}"));
-    let mut encoder = StreamEncoder::new(recipe.grade.level().into(), recipe.window_log.into()).map_err(encoding)?;
-    let mut offset = body_offset(recipe.piece_count(), recipe.pages.len() as u32);
-    let (mut raw, mut stored) = (Vec::new(), Vec::new());
-    for pages in recipe.pages.chunks(recipe.piece_pages as usize) {
-        if stop() {
-            return Ok(false);
-        }
-        raw.clear();
-        for page in pages {
-            read(*page, &mut raw)?;
-        }
-        encoder.piece(&raw, &mut stored).map_err(encoding)?;
-        if stored.len() > wire::format::PUSH_BYTES_MAX {
-            return Err(Failure::new(wire::ErrorCode::Internal, "a piece of a bundle is longer than a push frame"));
-        }
-        upload.write_at(offset, &stored)?;
-        offset += stored.len() as u64;
-        table.push(Piece { bytes: (stored.len() as u32).into(), hash: piece_hash(&stored) });
+/// Where the pieces of a table lie, of which the first is at `start`, and where they end.
+fn places(table: &[u8], restart_pieces: u32, start: u64) -> Result<(Vec<[Place; 2]>, u64), &'static str> {
+    let (mut offset, mut found) = (start, Vec::with_capacity(table.len() / size_of::<Piece>()));
+    for group in table.chunks(restart_pieces.max(1) as usize * size_of::<Piece>()) {
+        let pieces: Result<Vec<Piece>, _> =
+            group.chunks_exact(size_of::<Piece>()).map(Piece::read_from_bytes).collect();
+        let pieces = pieces.map_err(|_| "the table has another size")?;
+        let mut place = |coded: &Coded| {
+            let bytes = coded.bytes.get();
+            if bytes as usize > wire::format::PUSH_BYTES_MAX {
+                return Err("a piece is longer than a push frame");
+            }
+            offset += u64::from(bytes);
+            Ok(Place { offset: offset - u64::from(bytes), bytes, hash: coded.hash })
+        };
+        let zstd: Vec<Place> = pieces.iter().map(|piece| place(&piece.zstd)).collect::<Result<_, _>>()?;
+        let lz4: Vec<Place> = pieces.iter().map(|piece| place(&piece.lz4)).collect::<Result<_, _>>()?;
+        found.extend(zstd.into_iter().zip(lz4).map(|(zstd, lz4)| [zstd, lz4]));
     }
-    Ok(true)
+    Ok((found, offset))
+}
+
+fn verified(index: u32, place: &Place, bytes: Vec<u8>) -> Result<Bytes, Failure> {
+    if piece_hash(&bytes) != place.hash {
+        return Err(Failure::corrupt(format!("piece {index} of a bundle does not match its hash")));
+    }
+    Ok(Bytes::from(bytes))
 }
 
 fn body_offset(pieces: u32, pages: u32) -> u64 {

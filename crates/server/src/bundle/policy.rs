@@ -11,30 +11,29 @@
 //! its next start.
 //!
 //! Units: nanoseconds of processor time, bytes on the link, pages, starts. A byte is worth the time
-//! that it takes of the device's link, times [`WAIT_WORTH`], because a program waits for it.
+//! that it takes of the device's link and its decoder, times [`WAIT_WORTH`], because a program
+//! waits for it.
+
+use units::PAGE_BYTES;
+
+use crate::speed::{PushCodec, Speed};
 
 /// A nanosecond for which a program waits is worth so many of a processor in the background, which
 /// are idle on most servers.
 const WAIT_WORTH: u64 = 8;
 
-/// The link of a device that was not pushed to yet, in bytes a second: 25 Mbit/s.
-const LINK_RATE: u64 = 3_125_000;
-
-/// Slowest link that counts, in bytes a second. A rate this low is a link that stood still.
-const LINK_RATE_MIN: u64 = 1_000;
-
 /// Processor time of a page that is compressed for one start: its share of a decoded block, copies,
 /// and zstd level 3.
-const LIVE_PAGE_NANOS: u64 = 25_000;
+pub(crate) const LIVE_PAGE_NANOS: u64 = 25_000;
 
 /// What a page compressed like that comes to on average, in bytes.
-const LIVE_PAGE_BYTES: u64 = 1_600;
+pub(crate) const LIVE_PAGE_BYTES: u64 = 1_600;
 
 /// Processor time of a page out of a bundle: reading it and its share of a hash.
 const BUNDLE_PAGE_NANOS: u64 = 1_000;
 
-/// How hard a bundle is compressed. Measured on the pages of a start of python (release build, one
-/// core of 3 GHz).
+/// How hard a bundle is compressed, in zstd and in LZ4-HC. Measured on the pages of a start of
+/// python (release build, one core of 3 GHz).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grade {
     /// zstd level 6: 7 % fewer bytes than a live stream, for the processor time of two starts
@@ -64,15 +63,26 @@ impl Grade {
     /// Processor time of making a page of a bundle, in nanoseconds.
     pub fn build_page_nanos(self) -> u64 {
         match self {
-            Grade::Quick => 52_000,
-            Grade::Best => 1_250_000,
+            Grade::Quick => 140_000,
+            Grade::Best => 1_600_000,
         }
     }
 
-    fn page_bytes(self) -> u64 {
+    /// The level of LZ4-HC.
+    pub fn lz4_level(self) -> i32 {
         match self {
-            Grade::Quick => 1_490,
-            Grade::Best => 1_280,
+            Grade::Quick => 9,
+            Grade::Best => 12,
+        }
+    }
+
+    /// What a page comes to on average, in bytes.
+    pub fn page_bytes(self, codec: PushCodec) -> u64 {
+        match (self, codec) {
+            (Grade::Quick, PushCodec::Zstd) => 1_490,
+            (Grade::Best, PushCodec::Zstd) => 1_280,
+            (Grade::Quick, PushCodec::Lz4) => 1_950,
+            (Grade::Best, PushCodec::Lz4) => 1_920,
         }
     }
 }
@@ -99,17 +109,17 @@ impl Start {
         Start { live_pages: pages, ..Start::default() }
     }
 
-    /// What a page costs, in nanoseconds of background processor time.
-    fn page_nanos(&self, processor_nanos: u64, bytes: u64) -> u64 {
-        let rate = self.rate.unwrap_or(LINK_RATE).max(LINK_RATE_MIN);
-        let waited = (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64;
-        processor_nanos + waited * WAIT_WORTH
-    }
-
-    /// What this start would have saved with a fresh bundle of `grade`, in nanoseconds.
+    /// What this start would have saved with a fresh bundle of `grade`, in nanoseconds of
+    /// background processor time.
     fn saving_nanos(&self, grade: Grade) -> i64 {
-        let bundled = |grade: Grade| self.page_nanos(BUNDLE_PAGE_NANOS, grade.page_bytes()) as i64;
-        let live = self.page_nanos(LIVE_PAGE_NANOS, LIVE_PAGE_BYTES) as i64;
+        let speed = Speed::of_link(self.rate);
+        let waited = |codec, bytes| speed.nanos(codec, bytes, PAGE_BYTES as u64).saturating_mul(WAIT_WORTH);
+        let bundled = |grade: Grade| {
+            let codecs = [PushCodec::Zstd, PushCodec::Lz4];
+            let least = codecs.map(|codec| waited(codec, grade.page_bytes(codec))).into_iter().min();
+            (BUNDLE_PAGE_NANOS + least.unwrap_or(0)) as i64
+        };
+        let live = (LIVE_PAGE_NANOS + waited(PushCodec::Zstd, LIVE_PAGE_BYTES)) as i64;
         let held = self.held.map_or(live, bundled);
         let fresh = bundled(grade);
         i64::from(self.live_pages) * (live - fresh)

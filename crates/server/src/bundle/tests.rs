@@ -6,7 +6,8 @@ use image::fixture::{Fixture, Node};
 use image::{Limits, Metadata};
 use predict::ActionPredictor;
 use store::{Fault, FaultKind, FaultPlan, Memory};
-use units::PAGE_BYTES;
+use units::{PAGE_BYTES, PageId};
+use wire::PieceForm;
 
 use super::*;
 use crate::account::Account;
@@ -39,14 +40,7 @@ fn recipe(image: &Published, pages: u32) -> Recipe {
     let mut order: Vec<u32> = (0..pages).collect();
     order.sort_by_key(|index| (index % 3, *index));
     let pages: Vec<PageId> = order.into_iter().map(|index| PageId::new(file, index)).collect();
-    Recipe {
-        image: image.id,
-        action: ActionId(7),
-        pages: pages.into(),
-        piece_pages: 32,
-        window_log: 18,
-        grade: Grade::Quick,
-    }
+    Recipe { image: image.id, action: ActionId(7), pages: pages.into(), piece_pages: 32, grade: Grade::Quick }
 }
 
 /// Builds a bundle of pages of `image`.
@@ -66,22 +60,60 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
     assert!(open(&store, &recipe).unwrap().is_none());
     assert!(build(&store, &image, &recipe, &|| false).unwrap());
     let bundle = open(&store, &recipe).unwrap().unwrap();
-    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.grade), (18, 32, Grade::Quick));
+    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.restart_pieces, bundle.grade), (20, 32, 8, Grade::Quick));
     assert_eq!(bundle.pages, recipe.pages, "a bundle says itself what it holds");
-    let mut decoder = StreamDecoder::new(18).unwrap();
+    let mut decoder = StreamDecoder::new(20).unwrap();
     for (index, pages) in recipe.pages.chunks(32).enumerate() {
-        let expected: Vec<u8> = pages
-            .iter()
-            .flat_map(|page| {
-                let start = page.index as usize * PAGE_BYTES;
-                content[start..(start + PAGE_BYTES).min(content.len())].to_vec()
-            })
-            .collect();
+        let expected: Vec<u8> = pages.iter().flat_map(|page| page_of(&content, *page)).copied().collect();
         let mut raw = Vec::new();
-        decoder.piece(&bundle.piece(index as u32).unwrap(), expected.len(), &mut raw).unwrap();
+        let piece = bundle.piece(index as u32, PushCodec::Zstd).unwrap();
+        let (form, stored) = PieceForm::split(&piece).unwrap();
+        assert_eq!(form, if index == 0 { PieceForm::ZstdBegins } else { PieceForm::ZstdContinues });
+        decoder.piece(stored, expected.len(), &mut raw).unwrap();
         assert_eq!(raw, expected, "piece {index}");
+        let piece = bundle.piece(index as u32, PushCodec::Lz4).unwrap();
+        let (form, stored) = PieceForm::split(&piece).unwrap();
+        assert_eq!(form, PieceForm::Lz4);
+        codec::decode(codec::Codec::Lz4, stored, expected.len(), &mut raw).unwrap();
+        assert_eq!(raw, expected, "piece {index} by itself");
+        assert_eq!(bundle.piece_pages(index as u32), pages);
     }
-    assert!(bundle.piece(3).is_err());
+    for codec in [PushCodec::Zstd, PushCodec::Lz4] {
+        assert!(bundle.piece(3, codec).is_err());
+    }
+}
+
+/// The bytes of a page of `content`.
+fn page_of(content: &[u8], page: PageId) -> &[u8] {
+    let start = page.index as usize * PAGE_BYTES;
+    &content[start..(start + PAGE_BYTES).min(content.len())]
+}
+
+#[test]
+fn a_stream_can_be_entered_at_each_restart_point() {
+    let (image, content) = published(600);
+    let store = Memory::new();
+    let recipe = recipe(&image, 600);
+    assert!(build(&store, &image, &recipe, &|| false).unwrap());
+    let bundle = open(&store, &recipe).unwrap().unwrap();
+    assert_eq!((bundle.piece_count(), bundle.restart_pieces), (19, 8));
+    for first in [0, 8, 16] {
+        let mut decoder = StreamDecoder::new(20).unwrap();
+        for index in first..bundle.piece_count().min(first + 8) {
+            let piece = bundle.piece(index, PushCodec::Zstd).unwrap();
+            let (form, stored) = PieceForm::split(&piece).unwrap();
+            assert_eq!(form == PieceForm::ZstdBegins, index == first);
+            let pages = bundle.piece_pages(index).iter();
+            let expected: Vec<u8> = pages.flat_map(|page| page_of(&content, *page)).copied().collect();
+            let mut raw = Vec::new();
+            decoder.piece(stored, expected.len(), &mut raw).unwrap();
+            assert_eq!(raw, expected, "piece {index}");
+        }
+    }
+    for (position, page) in recipe.pages.iter().enumerate() {
+        assert_eq!(bundle.position(*page), Some(position as u32));
+    }
+    assert_eq!(bundle.position(PageId::new(recipe.pages[0].inode, 600)), None);
 }
 
 #[test]
@@ -91,12 +123,12 @@ fn a_new_bundle_takes_the_place_of_the_old_one_which_stays_readable() {
     let old = recipe(&image, 40);
     assert!(build(&store, &image, &old, &|| false).unwrap());
     let opened = open(&store, &old).unwrap().unwrap();
-    let first = opened.piece(0).unwrap();
-    let new = Recipe { grade: Grade::Best, window_log: 19, ..recipe(&image, 70) };
+    let first = opened.piece(0, PushCodec::Zstd).unwrap();
+    let new = Recipe { grade: Grade::Best, ..recipe(&image, 70) };
     assert!(build(&store, &image, &new, &|| false).unwrap());
-    assert_eq!(opened.piece(0).unwrap(), first);
+    assert_eq!(opened.piece(0, PushCodec::Zstd).unwrap(), first);
     let opened = open(&store, &new).unwrap().unwrap();
-    assert_eq!((opened.pages.len(), opened.grade, opened.window_log), (70, Grade::Best, 19));
+    assert_eq!((opened.pages.len(), opened.grade), (70, Grade::Best));
     assert!(Bundle::open(&store, image.id, ActionId(8)).unwrap().is_none());
 }
 
@@ -124,7 +156,8 @@ fn fuzz_no_damaged_bundle_gives_a_wrong_piece() {
     let whole = store.get(&key(recipe.image, recipe.action), 1 << 20).unwrap();
     let pieces = |store: &Memory| -> Result<Vec<Bytes>, Failure> {
         let bundle = open(store, &recipe)?.ok_or_else(|| Failure::bad_request("gone"))?;
-        (0..3).map(|index| bundle.piece(index)).collect()
+        let codecs = [PushCodec::Zstd, PushCodec::Lz4];
+        (0..3).flat_map(|index| codecs.map(|codec| bundle.piece(index, codec))).collect()
     };
     let expected = pieces(&store).unwrap();
     let mut rng = units::SplitMix64(3);

@@ -1,44 +1,35 @@
 //! How a sequence begins: from a bundle, with the pages that it lacks beside it, or compressed
 //! live; and what that cost.
 
-use units::{ActionId, ImageId, PageId, Token};
+use units::{ActionId, ImageId, PAGE_BYTES, PageId, Token};
 use wire::ServerConnection;
+use wire::format::{FEATURE_PIECES, HINT_ACTION};
 
 use super::PagePusher;
+use super::bundled::{Bundled, FAST_PAGE_BYTES, FAST_PAGE_NANOS};
 use super::part::Part;
 use super::sequence::{Pushing, Sequence, Source};
 use crate::advice::Ordered;
 use crate::bundle::Bundle;
+use crate::bundle::policy::{LIVE_PAGE_BYTES, LIVE_PAGE_NANOS};
 use crate::handles::Handles;
 use crate::lock::locked;
 use crate::published::Published;
+use crate::speed::{PushCodec, Speed};
 
 /// Programs pushed to at once on one connection. More than a small device starts at a time.
 const SEQUENCES_MAX: usize = 16;
 
-/// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
-const FAST_RATE: u64 = 64 << 20;
-
 /// zstd level of live streams. Level 6 takes 7 % off the bytes, but a program waits for the
-/// compressor: gcc, whose processes share pages and so are pushed live, started in 1.41 s with
+/// compressor: gcc, whose processes share pages and so were pushed live, started in 1.41 s with
 /// level 6 and in 1.09 s with level 3 (the lab, WiFi).
-const LIVE_LEVEL: i32 = 3;
-
-/// The same over a fast link, where the compressor is what a program waits for. A page of python's
-/// code and sources comes to 2.6 KB instead of 1.8, which are 11 microseconds more at the least
-/// rate that is fast, takes 11 fewer to compress, and half of 3.6 to decode: even there it is no
-/// slower.
-const LIVE_LEVEL_FAST: i32 = -3;
+pub(super) const LIVE_LEVEL: i32 = 3;
 
 /// Largest window of live streams: 1 MiB, so that an encoder takes about 5 MiB.
 const LIVE_WINDOW_LOG_MAX: u8 = 20;
 
 /// Smallest window worth compressing for; below it pieces are sent as they are.
 const LIVE_WINDOW_LOG_MIN: u8 = 10;
-
-/// Part of an action (in percent) that the device may have already and still be sent the whole
-/// bundle.
-const BUNDLE_SENT_PERCENT_MAX: usize = 25;
 
 /// Pages of a bundle (in percent) that its action may have no more, so that they are pushed in
 /// vain: the waste that we promise.
@@ -70,7 +61,8 @@ impl PagePusher {
         if cold && order.from <= 1 {
             self.device.forget(image.id);
         }
-        let chosen = self.choose(&image, order, hello.window_log_max);
+        let takes = Takes { pieces: hello.features & FEATURE_PIECES != 0, window_log_max: hello.window_log_max };
+        let chosen = self.choose(&image, order, takes, &self.speed(wire));
         if chosen.is_empty() || !self.device.own(self.owner.connection, image.id, token, &self.advice) {
             return false;
         }
@@ -86,44 +78,69 @@ impl PagePusher {
         true
     }
 
-    /// A bundle if the push starts in the first segment, the device affords its window and has
-    /// little of it, and it is still close to its action; with it what it lacks. Otherwise live
-    /// compression. Nothing if too many streams are compressed already.
-    fn choose(&self, image: &Published, mut order: Ordered, window_log_max: u8) -> Vec<Pushing> {
-        // A run that follows an older revision does not know how long its action is.
-        let mut bundled = order.total != u32::MAX && order.from < order.segment_pages;
+    /// The bundle if it is still close to its action and has what is ordered, from there on, with
+    /// what it lacks beside it. Otherwise, and if that would take longer because the device has
+    /// much of it, live compression. Nothing if too many streams are compressed already.
+    fn choose(&self, image: &Published, mut order: Ordered, takes: Takes, speed: &Speed) -> Vec<Pushing> {
+        let bundled = takes.pieces && order.action != HINT_ACTION;
         if let Some(bundle) = image.bundles.get(order.action).filter(|_| bundled) {
-            let has = self.device.has(image.id, &bundle.pages).iter().filter(|has| **has).count();
-            // Another bundle would not be sent either.
-            bundled = has * 100 <= bundle.pages.len() * BUNDLE_SENT_PERCENT_MAX;
             let action = action_pages(image, order.action);
-            let fits = bundle.window_log <= window_log_max && is_close(&bundle, &action);
-            if let Some(held) = Part::held(&bundle, &order).filter(|_| bundled && fits) {
-                let lacking = Part::lacking(&bundle, &order, &action);
-                let lacking = lacking.and_then(|part| Some((self.live(window_log_max)?, part)));
-                let chosen = [Some((Source::Bundle(bundle), held)), lacking].into_iter().flatten();
-                return chosen.map(|(source, part)| Pushing::new(&order, source, part)).collect();
+            let held = Part::held(&bundle, &order).filter(|_| is_close(&bundle, &action));
+            if let Some((start, held)) = held {
+                let source = Bundled::new(bundle.clone(), start, bundle.window_log <= takes.window_log_max);
+                if self.is_better_bundled(image, &source, start, takes, speed) {
+                    let lacking = Part::lacking(&bundle, &order, &action);
+                    let lacking = lacking.and_then(|part| Some((self.live(takes, speed)?, part)));
+                    let chosen = [Some((Source::Bundle(source), held)), lacking].into_iter().flatten();
+                    return chosen.map(|(source, part)| Pushing::new(&order, source, part)).collect();
+                }
             }
         }
-        let Some(source) = self.live(window_log_max) else { return Vec::new() };
+        let Some(source) = self.live(takes, speed) else { return Vec::new() };
         let all = Part::all(&mut order, bundled);
         vec![Pushing::new(&order, source, all)]
     }
 
-    /// A stream that is compressed live, or not at all for a device without a window. `None` if
-    /// there are too many.
-    fn live(&self, window_log_max: u8) -> Option<Source> {
-        if window_log_max < LIVE_WINDOW_LOG_MIN {
+    /// Whether the bundle brings what the device lacks behind `start` sooner than a live stream
+    /// does, which leaves out each page that the device has.
+    fn is_better_bundled(&self, image: &Published, bundled: &Bundled, start: u32, takes: Takes, speed: &Speed) -> bool {
+        if prefers_independent(takes, speed) {
+            return true;
+        }
+        let lacks = |pages: &[PageId]| self.device.lacks(image, pages);
+        let pages = bundled.bundle.pages.get(start as usize..).unwrap_or_default();
+        let lacking = lacks(pages).into_iter().filter(|lacks| *lacks).count() as u64;
+        let (bytes, raw_bytes) = (lacking * bundled.bundle.live_page_bytes(), lacking * PAGE_BYTES as u64);
+        let live = speed.nanos(PushCodec::Zstd, bytes, raw_bytes) + lacking * LIVE_PAGE_NANOS;
+        bundled.nanos(&lacks, speed) <= live
+    }
+
+    /// A stream that is compressed live, or not at all for an old device without a window. `None`
+    /// if there are too many.
+    fn live(&self, takes: Takes, speed: &Speed) -> Option<Source> {
+        if prefers_independent(takes, speed) {
+            return Some(Source::Independent);
+        }
+        if takes.window_log_max < LIVE_WINDOW_LOG_MIN {
             return Some(Source::Stored);
         }
-        let slot = self.pieces.try_encoder()?;
-        Some(Source::Live { encoder: None, window_log: window_log_max.min(LIVE_WINDOW_LOG_MAX), _slot: slot })
+        let Some(slot) = self.pieces.try_encoder() else { return takes.pieces.then_some(Source::Independent) };
+        let window_log = takes.window_log_max.min(LIVE_WINDOW_LOG_MAX);
+        Some(Source::Live { encoder: None, window_log, _slot: slot })
+    }
+
+    /// What a byte costs the device now.
+    pub(super) fn speed(&self, wire: &ServerConnection) -> Speed {
+        self.device.speed(wire.push_path().map(|(rate, _)| rate))
     }
 
     /// A sequence is about to end: what a better bundle would have saved counts towards making one.
     pub(super) fn charge(&self, wire: &ServerConnection, at: usize) {
         let Some(sequence) = self.sequences.get(at).filter(|_| self.shared.bundler.is_some()) else { return };
         let Some(pushing) = sequence.pushing() else { return };
+        if let Some(rate) = wire.push_rate() {
+            self.device.note(|known| known.carried(rate));
+        }
         let action = action_pages(&sequence.image, pushing.action);
         let start = pushing.start(&action, wire.push_rate());
         if let Some(start) = start.filter(|_| !action.is_empty()) {
@@ -132,10 +149,21 @@ impl PagePusher {
     }
 }
 
-/// The level of a live stream that begins now. `rate`: that of the link, in bytes a second, if it
-/// is known.
-pub(super) fn live_level(rate: Option<u64>) -> i32 {
-    if rate.is_some_and(|rate| rate >= FAST_RATE) { LIVE_LEVEL_FAST } else { LIVE_LEVEL }
+/// What a device takes.
+#[derive(Clone, Copy)]
+pub(super) struct Takes {
+    /// Pieces that say how they are encoded.
+    pieces: bool,
+    /// Largest zstd window, as a power of two.
+    window_log_max: u8,
+}
+
+/// Whether pieces are better compressed each by itself, in LZ4, than as one zstd stream.
+fn prefers_independent(takes: Takes, speed: &Speed) -> bool {
+    let raw_bytes = PAGE_BYTES as u64;
+    let fast = speed.nanos(PushCodec::Lz4, FAST_PAGE_BYTES, raw_bytes) + FAST_PAGE_NANOS;
+    let zstd = speed.nanos(PushCodec::Zstd, LIVE_PAGE_BYTES, raw_bytes) + LIVE_PAGE_NANOS;
+    takes.pieces && (fast < zstd || takes.window_log_max < LIVE_WINDOW_LOG_MIN)
 }
 
 /// The pages of an action as they are now; none if it is no more.

@@ -23,13 +23,19 @@ pub(super) enum Part {
     Lacking(Arc<Bundle>, Orders),
 }
 
+/// Pages of an order that are looked up in a bundle, to find where the order begins there. A bundle
+/// that lacks so many in a row is of another program.
+const LOOK_PAGES_MAX: usize = 64;
+
 /// How much of an action was ordered, where positions of a sequence are not those of the action.
 #[derive(Clone, Copy)]
 pub(super) struct Orders {
     /// Position in the action up to which its pages were ordered.
     through: u32,
-    /// Pages of the action.
+    /// Pages of the action; `u32::MAX` if nobody knows.
     total: u32,
+    /// How far positions of the bundle lie behind those of the action.
+    shift: i64,
 }
 
 impl Orders {
@@ -46,28 +52,43 @@ impl Orders {
         Some(before.into_iter().chain(order.pages.iter().skip(known).copied()).collect())
     }
 
-    /// Position in `bundle` up to which it is wanted: all of it at the end of the action, where
-    /// pages have come and gone before.
+    /// Position in `bundle` up to which it is wanted: whole pieces, and all of it at the end of the
+    /// action, where pages have come and gone before.
     fn held_through(&self, bundle: &Bundle) -> usize {
-        if self.through >= self.total { bundle.pages.len() } else { bundle.pages.len().min(self.through as usize) }
+        let through = usize::try_from(i64::from(self.through) + self.shift).unwrap_or(0);
+        let through = through.next_multiple_of(bundle.piece_pages.max(1) as usize);
+        if self.through >= self.total { bundle.pages.len() } else { bundle.pages.len().min(through) }
     }
 }
 
 impl Part {
-    /// The pages of a bundle, which is one stream from its first page on, even if the program is a
-    /// page or two into it. `None` if the order has no end.
-    pub fn held(bundle: &Arc<Bundle>, order: &Ordered) -> Option<(Part, Progress)> {
-        let orders = Orders { through: order.through()?, total: order.total };
-        let pages = bundle.pages.get(..orders.held_through(bundle))?;
-        let progress = Progress::new(0, pages.to_vec(), Vec::new(), bundle.pages.len() as u32);
-        Some((Part::Held(bundle.clone(), orders), progress))
+    /// The pages of a bundle from the restart point before the first one that is ordered, with the
+    /// position of that one. `None` if the bundle does not have it, or the order has no end.
+    pub fn held(bundle: &Arc<Bundle>, order: &Ordered) -> Option<(u32, (Part, Progress))> {
+        let mut ordered = (order.from..).zip(&order.pages).take(LOOK_PAGES_MAX);
+        let (at, start) = ordered.find_map(|(at, page)| Some((at, bundle.position(*page)?)))?;
+        let (start, shift) = match order.from {
+            // The page that began it was demanded just now. It is a page of the first piece.
+            0 | 1 => (0, 0),
+            _ => (start, i64::from(start) - i64::from(at)),
+        };
+        let orders = Orders { through: order.through()?, total: order.total, shift };
+        let group_pages = bundle.piece_pages.saturating_mul(bundle.restart_pieces).max(1);
+        let base = start / group_pages * group_pages;
+        let pages = bundle.pages.get(base as usize..orders.held_through(bundle))?;
+        let progress = Progress::new(base, pages.to_vec(), Vec::new(), bundle.pages.len() as u32);
+        Some((start, (Part::Held(bundle.clone(), orders), progress)))
     }
 
     /// The pages of an action from the order on that its bundle does not have; `None` if there are
     /// none.
     pub fn lacking(bundle: &Arc<Bundle>, order: &Ordered, action: &[PageId]) -> Option<(Part, Progress)> {
-        let orders = Orders { through: order.through()?, total: order.total };
-        let total = bundle.lacking(action.get(order.from as usize..)?).count() as u32;
+        let orders = Orders { through: order.through()?, total: order.total, shift: 0 };
+        let total = match order.total {
+            // It ends with the program.
+            u32::MAX => u32::MAX,
+            _ => bundle.lacking(action.get(order.from as usize..)?).count() as u32,
+        };
         let progress = Progress::new(0, bundle.lacking(&order.pages).collect(), Vec::new(), total);
         (total > 0).then(|| (Part::Lacking(bundle.clone(), orders), progress))
     }
@@ -78,16 +99,17 @@ impl Part {
         (Part::All { bundled }, Progress::new(order.from, pages, coming, order.total))
     }
 
-    /// Takes an order that goes on where the last one ended, or one page behind that. False if it
-    /// does not fit.
+    /// Takes an order that goes on where the last one ended, or one page behind that; of a bundle
+    /// also one that goes on further behind. False if it does not fit.
     pub fn extend(&mut self, progress: &mut Progress, order: &Ordered) -> bool {
         match self {
             Part::All { .. } => progress.extend(order.from, &order.pages, &order.coming, order.before),
             Part::Held(bundle, orders) => {
-                let fits = orders.extend(order).is_some();
+                let Some(through) = order.through() else { return false };
+                orders.through = orders.through.max(through);
                 let from = progress.through();
                 let pages = bundle.pages.get(from as usize..orders.held_through(bundle)).unwrap_or_default();
-                fits && progress.extend(from, pages, &[], None)
+                progress.extend(from, pages, &[], None)
             }
             Part::Lacking(bundle, orders) => {
                 let Some(pages) = orders.extend(order) else { return false };

@@ -8,11 +8,11 @@ use codec::StreamEncoder;
 use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
 use wire::{ImageHandle, PushEncoding, PushHeader};
 
+use super::bundled::Bundled;
 use super::part::Part;
 use super::progress::Progress;
 use crate::advice::Ordered;
 use crate::budget::Room;
-use crate::bundle::Bundle;
 use crate::bundle::policy::Start;
 use crate::published::Published;
 
@@ -24,7 +24,9 @@ const QUEUED_MAX: usize = 128;
 
 /// Where the pieces of a sequence come from.
 pub(super) enum Source {
-    Bundle(Arc<Bundle>),
+    Bundle(Bundled),
+    /// Each piece is compressed by itself, with LZ4.
+    Independent,
     /// The encoder is made with the first piece, and away while one is being built.
     Live {
         encoder: Option<Box<StreamEncoder>>,
@@ -32,6 +34,31 @@ pub(super) enum Source {
         _slot: Room,
     },
     Stored,
+}
+
+/// How the pages of a piece are compressed.
+pub(super) enum LiveCoding {
+    /// Not at all.
+    Stored,
+    /// By themselves.
+    Independent,
+    /// They begin a zstd stream.
+    First { window_log: u8 },
+    /// They go on with one.
+    Next(Box<StreamEncoder>),
+}
+
+impl Source {
+    /// How the next piece that no bundle has is compressed. An encoder goes with it.
+    pub fn take_coding(&mut self) -> LiveCoding {
+        match self {
+            Source::Live { encoder, window_log, .. } => {
+                encoder.take().map_or(LiveCoding::First { window_log: *window_log }, LiveCoding::Next)
+            }
+            Source::Bundle(_) | Source::Independent => LiveCoding::Independent,
+            Source::Stored => LiveCoding::Stored,
+        }
+    }
 }
 
 /// One sequence. Its stream and the pages sent on it outlive what is left to send, since the device
@@ -118,7 +145,8 @@ impl Sequence {
     pub fn header(&self) -> Option<PushHeader> {
         let Pushing { action, audit, source, .. } = self.pushing()?;
         let (encoding, window_log) = match source {
-            Source::Bundle(bundle) => (PushEncoding::ZstdStream, bundle.window_log),
+            Source::Bundle(bundled) => (PushEncoding::Pieces, bundled.window_log()),
+            Source::Independent => (PushEncoding::Pieces, 0),
             Source::Live { window_log, .. } => (PushEncoding::ZstdStream, *window_log),
             Source::Stored => (PushEncoding::Stored, 0),
         };
@@ -182,7 +210,7 @@ impl Pushing {
         let queued = self.progress.queued_pages();
         let live = Start { rate, live_pages: queued, ..Start::default() };
         match (&self.part, &self.source) {
-            (Part::All { bundled: true } | Part::Lacking(..), Source::Live { .. }) => Some(live),
+            (Part::All { bundled: true } | Part::Lacking(..), Source::Live { .. } | Source::Independent) => Some(live),
             (Part::Held(bundle, _), _) => {
                 let surplus = u32::try_from(bundle.fit(action).surplus).unwrap_or(u32::MAX).min(queued);
                 let held = Some(bundle.grade);
@@ -195,7 +223,7 @@ impl Pushing {
     /// Position behind the next piece, if one can be built now.
     pub fn piece_end(&self) -> Option<u32> {
         match &self.source {
-            Source::Bundle(bundle) => self.progress.piece_end(bundle.piece_pages, true),
+            Source::Bundle(bundled) => self.progress.piece_end(bundled.bundle.piece_pages, true),
             _ => self.progress.piece_end(self.segment_pages.min(SEGMENT_PAGES_MAX as u32), false),
         }
     }
@@ -220,12 +248,16 @@ impl Pushing {
     pub fn bytes_until(&self, page: PageId) -> Option<usize> {
         let index = self.progress.find(page)?;
         Some(match &self.source {
-            Source::Bundle(bundle) => {
+            Source::Bundle(bundled) => {
                 let queued = self.progress.queued_through();
-                let pieces = bundle.piece_pages.max(1);
-                bundle.bytes_of(queued / pieces..=queued.saturating_add(index) / pieces)
+                let position = queued.saturating_add(index);
+                let pieces = bundled.bundle.piece_pages.max(1);
+                if !bundled.is_wanted(position) {
+                    return None;
+                }
+                bundled.bundle.bytes_of(queued / pieces..=position / pieces)
             }
-            Source::Live { .. } => PAGE_BYTES_EXPECTED * (index as usize + 1),
+            Source::Live { .. } | Source::Independent => PAGE_BYTES_EXPECTED * (index as usize + 1),
             Source::Stored => PAGE_BYTES * (index as usize + 1),
         })
     }

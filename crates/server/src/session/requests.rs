@@ -132,8 +132,7 @@ impl Session {
         report: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
         self.replies.begin_opening();
-        let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
-        self.workers.open_image(window_log_max, self.wire.takes_proofs(), open, report);
+        self.workers.open_image(self.wire.takes_proofs(), open, report);
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
@@ -150,6 +149,7 @@ impl Session {
             metadata_bytes: region.end - region.start,
         };
         self.reply(request, reply);
+        self.pushes.iter_mut().for_each(|pushes| pushes.opened(handle, self.shared.now()));
         Ok(())
     }
 

@@ -128,11 +128,9 @@ impl Workers {
     }
 
     /// Opens an image on a blocking thread, and gets ready to push from it to a client that takes
-    /// windows of 2^`window_log_max`, and proofs of chunk hashes or not. `open` also tells whether
-    /// the image was not open before.
+    /// proofs of chunk hashes or not. `open` also tells whether the image was not open before.
     pub fn open_image(
         &self,
-        window_log_max: u8,
         takes_proofs: bool,
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         report: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
@@ -151,12 +149,7 @@ impl Workers {
             let opened = work.await.unwrap_or_else(|_| {
                 Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
             });
-            // Bundles suit the smallest device that uses the image; known before the first one is
-            // made.
-            let prepare = opened.as_ref().ok().and_then(|(image, fresh)| {
-                let suited = image.suit_window(window_log_max);
-                (*fresh || suited).then(|| image.clone())
-            });
+            let prepare = opened.as_ref().ok().filter(|(_, fresh)| *fresh).map(|(image, _)| image.clone());
             // Where they are not stored, all blocks are decoded for them: nothing is pushed before.
             let derive = opened.as_ref().ok().map(|(image, _)| image).filter(|image| takes_proofs && !image.proves());
             let derive = derive.cloned();

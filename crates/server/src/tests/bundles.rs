@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use store::{Listed, Store};
 use units::{PageId, Rng, SplitMix64, Token};
-use wire::ImageHandle;
+use wire::format::{FEATURE_PIECES, FEATURES};
+use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Request};
 
 use super::client::Client;
 use super::learning::{bundles, set, teach};
@@ -105,4 +106,119 @@ fn what_an_old_bundle_lacks_comes_compressed_live_beside_it() {
     let mut streams: Vec<Vec<PageId>> = third.streams.values().map(|stream| stream.pages()).collect();
     streams.sort_by_key(Vec::len);
     assert_eq!(streams, [new, old], "the bundle as it was made, and beside it what it lacks");
+}
+
+/// Learns `program`, and waits for its bundle.
+fn learn(rig: &Rig, program: &[PageId]) {
+    let (mut first, _) = teach(rig, 1, program);
+    first.status_until(|status| bundles(status) == 1 && status["bundles_waiting"] == 0);
+}
+
+/// Says that the device decodes LZ4 at once and zstd for ever.
+pub(super) fn wants_lz4(client: &mut Client) {
+    client.wire.notify(Notice::DecodeRate { zstd: 1, lz4: u32::MAX }).unwrap();
+}
+
+/// Pages of all streams of a client.
+fn pushed(client: &Client) -> Vec<PageId> {
+    client.streams.values().flat_map(|stream| stream.pages()).collect()
+}
+
+#[test]
+fn a_push_that_begins_in_the_middle_of_an_action_comes_from_the_bundle() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.predict.lookahead_found = 64);
+    let all = program(&bytes, 5, 700);
+    learn(&rig, &all);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    // The run is found by a page between two borders of pieces.
+    wants_lz4(&mut client);
+    client.pull(handle, Token(2), all[300]);
+    // Of the piece in which it begins 19 pages are needed, most of it.
+    client.until(|client| client.have == set(&all[288..]));
+    client.status();
+    assert_eq!(rig.metrics.pushes_from_bundle.get(), 1);
+    assert!(client.streams.values().all(|stream| stream.push.encoding == PushEncoding::Pieces));
+    assert_eq!(pushed(&client), all[288..]);
+    assert_eq!(rig.metrics.pages_from_bundle.get(), 700 - 288);
+}
+
+#[test]
+fn a_program_that_skips_much_of_its_action_is_pushed_the_rest_from_the_bundle() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.predict.lookahead_first = 1);
+    let all = program(&bytes, 5, 700);
+    learn(&rig, &all);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    wants_lz4(&mut client);
+    client.pull(handle, Token(2), all[0]);
+    client.until(|client| client.have == set(&all[..64]));
+    for page in [200, 450, 580] {
+        client.pull(handle, Token(2), all[page]);
+    }
+    for page in all.iter().step_by(32) {
+        client.until(|client| client.have.contains(page));
+        client.touch(handle, Token(2), &[*page]);
+    }
+    client.until(|client| client.have == set(&all));
+    assert_eq!(rig.metrics.pushes_from_bundle.get(), rig.metrics.pushes_started.get());
+    let (from_bundle, pushed) = (rig.metrics.pages_from_bundle.get(), rig.metrics.pages_pushed.get());
+    assert_eq!(from_bundle, pushed, "nothing was compressed live");
+}
+
+#[test]
+fn whole_pieces_that_the_device_has_are_left_out() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.predict.lookahead_first = 64);
+    let all = program(&bytes, 5, 640);
+    learn(&rig, &all);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    wants_lz4(&mut client);
+    let has = [&all[64..256], &all[320..330]].concat();
+    for pages in has.chunks(32) {
+        let pages = pages.to_vec();
+        let reply = client.ask(Request::PullPages { image: handle, token: Token(0), pages, force: false });
+        assert!(matches!(reply, Reply::Pages { .. }), "{reply:?}");
+    }
+    client.pull(handle, Token(2), all[0]);
+    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert_eq!(pushed(&client), [&all[..64], &all[256..]].concat());
+    assert_eq!(rig.metrics.pages_push_skipped.get(), 192);
+}
+
+#[test]
+fn an_old_device_is_pushed_what_it_knows() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 300);
+    learn(&rig, &all);
+    let old = ClientConfig { device: 2, features: FEATURES & !FEATURE_PIECES, ..ClientConfig::default() };
+    let mut client = Client::with(rig.address, old);
+    let handle = client.open("app");
+    client.run(handle, Token(2), &all);
+    assert_eq!(client.have, set(&all));
+    assert!(client.streams.values().all(|stream| stream.push.encoding == PushEncoding::ZstdStream));
+    assert_eq!((rig.metrics.pushes_from_bundle.get(), client.streams.is_empty()), (0, false));
+}
+
+#[test]
+fn a_device_says_what_it_decodes_and_is_pushed_in_the_codec_that_suits_it() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 300);
+    learn(&rig, &all);
+    let forms = |device: u128, zstd: u32, lz4: u32| {
+        let mut client = Client::connect(rig.address, device);
+        let handle = client.open("app");
+        client.wire.notify(Notice::DecodeRate { zstd, lz4 }).unwrap();
+        client.pull(handle, Token(device), all[0]);
+        client.until(|client| client.streams.values().any(|stream| !stream.forms.is_empty()));
+        let forms = |stream: &super::client::Stream| stream.forms.first().copied();
+        client.streams.values().find_map(forms).unwrap_or_else(|| panic!("{:?}", client.closed))
+    };
+    assert_eq!(forms(2, u32::MAX, 1), PieceForm::ZstdBegins);
+    assert_eq!(forms(3, 1, u32::MAX), PieceForm::Lz4);
 }

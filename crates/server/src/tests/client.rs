@@ -12,8 +12,8 @@ use image::{Limits, Metadata};
 use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
 use wire::format::FEATURE_PROOFS;
 use wire::{
-    BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PushEncoding, PushEndReason,
-    PushHeader, PushPiece, Reply, Request, WireError,
+    BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PieceForm, PushEncoding,
+    PushEndReason, PushHeader, PushPiece, Reply, Request, WireError,
 };
 
 /// No test waits longer for the server; it is a limit for a broken server, not a measure.
@@ -47,6 +47,8 @@ pub struct Stream {
     pub push: PushHeader,
     decoder: Option<StreamDecoder>,
     pub pieces: Vec<PushPiece>,
+    /// Of each piece that says it.
+    pub forms: Vec<PieceForm>,
     pub end: Option<PushEndReason>,
 }
 
@@ -54,6 +56,27 @@ impl Stream {
     pub fn pages(&self) -> Vec<PageId> {
         self.pieces.iter().flat_map(|piece| piece.pages.iter().copied()).collect()
     }
+}
+
+/// Decodes a piece that says how it is encoded; its form.
+fn decode(
+    decoder: &mut Option<StreamDecoder>,
+    window_log: u8,
+    piece: &PushPiece,
+    raw_bytes: usize,
+    raw: &mut Vec<u8>,
+) -> PieceForm {
+    let (form, stored) = PieceForm::split(&piece.bytes).unwrap();
+    match form {
+        PieceForm::Stored => codec::decode(codec::Codec::Stored, stored, raw_bytes, raw).unwrap(),
+        PieceForm::Lz4 => codec::decode(codec::Codec::Lz4, stored, raw_bytes, raw).unwrap(),
+        PieceForm::ZstdBegins => {
+            let decoder = decoder.insert(StreamDecoder::new(window_log.into()).unwrap());
+            decoder.piece(stored, raw_bytes, raw).unwrap();
+        }
+        PieceForm::ZstdContinues => decoder.as_mut().unwrap().piece(stored, raw_bytes, raw).unwrap(),
+    }
+    form
 }
 
 /// A connection to `address` that comes from `source`.
@@ -166,7 +189,7 @@ impl Client {
             ClientEvent::PushStart { stream, push } => {
                 let decoder = (push.encoding == PushEncoding::ZstdStream)
                     .then(|| StreamDecoder::new(push.window_log.into()).unwrap());
-                self.streams.insert(stream, Stream { push, decoder, pieces: Vec::new(), end: None });
+                self.streams.insert(stream, Stream { push, decoder, pieces: Vec::new(), forms: Vec::new(), end: None });
             }
             ClientEvent::Push { piece, credit } => {
                 self.take_piece(&piece);
@@ -196,8 +219,12 @@ impl Client {
         let metadata = &self.images[&stream.push.image];
         let lengths: Vec<usize> = piece.pages.iter().map(|page| metadata.page_bytes(*page).unwrap()).collect();
         let mut raw = Vec::new();
+        let raw_bytes = lengths.iter().sum();
         match &mut stream.decoder {
-            Some(decoder) => decoder.piece(&piece.bytes, lengths.iter().sum(), &mut raw).unwrap(),
+            _ if stream.push.encoding == PushEncoding::Pieces => {
+                stream.forms.push(decode(&mut stream.decoder, stream.push.window_log, piece, raw_bytes, &mut raw));
+            }
+            Some(decoder) => decoder.piece(&piece.bytes, raw_bytes, &mut raw).unwrap(),
             None => raw.extend_from_slice(&piece.bytes),
         }
         let mut rest = raw.as_slice();

@@ -5,6 +5,7 @@ use units::{InodeId, PageId, Token};
 use wire::format::{HINT_ACTION, HINT_PAGES_MAX, HINT_PAGES_WAITING_MAX};
 use wire::{ClientConfig, ImageHandle, PushEncoding, PushEndReason, Reply};
 
+use super::bundles::wants_lz4;
 use super::client::Client;
 use super::learning::{actions, set, teach};
 use super::rig::{Rig, image, noise, program};
@@ -31,6 +32,7 @@ fn exactly_the_hinted_pages_come_in_their_order_and_nothing_is_learned() {
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let mut client = Client::connect(rig.address, 1);
     let handle = client.open("app");
+    wants_lz4(&mut client);
     let wanted = program(&bytes, 3, 100);
     let holed = inode(&bytes, b"/holed");
     // A hole, a page behind the end of a file, an inode that is none.
@@ -40,7 +42,7 @@ fn exactly_the_hinted_pages_come_in_their_order_and_nothing_is_learned() {
     let stream = client.streams.values().next().unwrap();
     assert_eq!(stream.pages(), wanted);
     assert_eq!((stream.push.action, stream.push.token), (HINT_ACTION, HINTS));
-    assert_eq!((stream.push.encoding, stream.push.audit), (PushEncoding::ZstdStream, false));
+    assert_eq!((stream.push.encoding, stream.push.audit), (PushEncoding::Pieces, false));
     assert_eq!(stream.end, Some(PushEndReason::Complete));
     assert_eq!(actions(&client.status()), 0);
     assert_eq!((rig.metrics.hints.get(), rig.metrics.pages_hinted.get()), (1, 100));

@@ -7,6 +7,7 @@ use store::{Listed, Memory, Store};
 use units::Token;
 use wire::PushEndReason;
 
+use super::bundles::wants_lz4;
 use super::client::Client;
 use super::learning::{actions, bundles, set, teach, without_bundles};
 use super::rig::{Rig, config, image, program};
@@ -100,6 +101,7 @@ fn a_damaged_bundle_is_noticed_replaced_and_harms_nobody() {
     let mut client = Client::connect(rig.address, 2);
     let handle = client.open("app");
     client.status_until(|status| bundles(status) == 1);
+    wants_lz4(&mut client);
     client.run(handle, Token(2), &program);
     client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
     assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Failed));

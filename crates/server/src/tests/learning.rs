@@ -8,6 +8,7 @@ use store::Store;
 use units::{PageId, Token};
 use wire::{ClientConfig, ImageHandle, PushEncoding, PushEndReason, Reply, Request};
 
+use super::bundles::wants_lz4;
 use super::client::Client;
 use super::rig::{Rig, image, program};
 use crate::{Config, Provider};
@@ -81,14 +82,14 @@ fn a_bundle_is_made_in_the_background_and_pushed_as_one_stream() {
     second.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
     let stream = second.streams.values().next().unwrap();
     assert_eq!(stream.pages(), program, "a bundle has all pages of the action");
-    assert_eq!(stream.push.encoding, PushEncoding::ZstdStream);
+    assert_eq!(stream.push.encoding, PushEncoding::Pieces);
     assert!(stream.push.window_log <= ClientConfig::default().window_log_max, "the clients' own limit");
     assert_eq!(rig.metrics.pushes_from_bundle.get(), 1);
     assert_eq!(rig.metrics.blocks_demanded.get(), 101);
 }
 
 #[test]
-fn pages_that_the_device_has_are_left_out_and_most_of_them_rule_out_the_bundle() {
+fn of_a_piece_of_which_the_device_has_most_it_is_pushed_the_rest() {
     let bytes = image(4);
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let all = program(&bytes, 5, 101);
@@ -98,17 +99,16 @@ fn pages_that_the_device_has_are_left_out_and_most_of_them_rule_out_the_bundle()
 
     let mut second = Client::connect(rig.address, 2);
     let handle = second.open("app");
+    wants_lz4(&mut second);
     // 31 pages of the program come as company of another page; only that one is touched.
-    let mut company = vec![stranger];
-    company.extend(program.iter().skip(10).step_by(2).take(31));
-    let reply = second.ask(Request::PullPages { image: handle, token: Token(9), pages: company.clone(), force: false });
+    let company = [&[stranger], &program[33..64]].concat();
+    let reply = second.ask(Request::PullPages { image: handle, token: Token(9), pages: company, force: false });
     assert!(matches!(reply, Reply::Pages { .. }), "{reply:?}");
     second.pull(handle, Token(2), program[0]);
     second.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
     let stream = second.streams.values().next().unwrap();
-    let expected: Vec<PageId> = program[1..].iter().copied().filter(|page| !company.contains(page)).collect();
-    assert_eq!(stream.pages(), expected);
-    assert_eq!(rig.metrics.pushes_from_bundle.get(), 0);
+    assert_eq!(stream.pages(), [&program[..33], &program[64..]].concat());
+    assert_eq!((rig.metrics.pushes_from_bundle.get(), rig.metrics.pages_from_bundle.get()), (1, 68));
     assert_eq!(rig.metrics.pages_push_skipped.get(), 31);
 }
 
@@ -394,7 +394,8 @@ fn a_device_that_wants_no_push_gets_none_and_one_without_memory_gets_plain_bytes
     let handle = small.open("app");
     small.pull(handle, Token(3), program[0]);
     small.until(|client| client.have == set(&program));
-    assert_eq!(small.streams.values().next().unwrap().push.encoding, PushEncoding::Stored);
+    let push = small.streams.values().next().unwrap().push;
+    assert_eq!((push.encoding, push.window_log), (PushEncoding::Pieces, 0));
 }
 
 #[test]

@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use units::{BlockId, InodeId, LockKind, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
 use wire::fixture::{ClientMessage, encode};
-use wire::format::{FEATURES, FILE_NUMBER_MIN, ServerKind, VERSION};
+use wire::format::{FEATURE_PIECES, FEATURES, FILE_NUMBER_MIN, ServerKind, VERSION};
 use wire::volume::{Change, LeaseKind, LockAsk, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 

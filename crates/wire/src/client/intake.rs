@@ -5,7 +5,9 @@ use units::{Moment, RequestId, StreamId};
 use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
+use crate::format::{
+    FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN,
+};
 use crate::inbox::Arrived;
 use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
 
@@ -150,6 +152,9 @@ impl ClientConnection {
         if push.window_log > self.config.window_log_max {
             let max = u64::from(self.config.window_log_max);
             return Err(WireError::TooMany { what: "bits of window for a push stream", max });
+        }
+        if push.encoding == PushEncoding::Pieces && self.check_feature(FEATURE_PIECES, "pieces").is_err() {
+            return Err(WireError::WrongOrder { kind: "PushStart", when: "in pieces, without the feature" });
         }
         self.streams.start(stream, push.encoding == PushEncoding::Volume)?;
         self.events.push_back(ClientEvent::PushStart { stream, push });

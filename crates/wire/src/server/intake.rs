@@ -6,7 +6,7 @@ use super::push::PushQueue;
 use super::{ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, VERSION, VERSION_MIN};
+use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_PIECES, FEATURE_VOLUMES, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEndReason, Reply, Request, ServerMessage,
@@ -86,6 +86,7 @@ impl ServerConnection {
     fn check_features(&self, message: &ClientMessage) -> Result<(), WireError> {
         let (feature, kind) = match message {
             ClientMessage::Notice(Notice::Hint { .. }) => (FEATURE_HINTS, "Hint"),
+            ClientMessage::Notice(Notice::DecodeRate { .. }) => (FEATURE_PIECES, "DecodeRate"),
             ClientMessage::Request { ask: ask @ (Request::VolumeOpen { .. } | Request::Volume { .. }), .. } => {
                 (FEATURE_VOLUMES, ask.name())
             }

@@ -5,6 +5,7 @@ mod deadlines;
 mod frames;
 mod fuzz;
 mod hostile;
+mod pieces;
 mod push;
 mod rig;
 mod samples;

@@ -170,6 +170,7 @@ impl Samples {
                 token: self.token(),
                 pages: self.pages(HINT_PAGES_MAX),
             }),
+            12 if self.flag() => ClientMessage::Notice(Notice::DecodeRate { zstd: self.u32(), lz4: self.u32() }),
             12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
                 version: self.number() as u16,
@@ -202,14 +203,18 @@ impl Samples {
     }
 
     pub fn push_header(&mut self) -> PushHeader {
-        let stored = self.flag();
-        let unpacked = if self.flag() { PushEncoding::Stored } else { PushEncoding::Volume };
+        let (encoding, window_log) = match self.below(4) {
+            0 => (PushEncoding::Stored, 0),
+            1 => (PushEncoding::Volume, 0),
+            2 => (PushEncoding::Pieces, self.below(22) as u8),
+            _ => (PushEncoding::ZstdStream, 1 + self.below(21) as u8),
+        };
         PushHeader {
             image: self.image(),
             token: self.token(),
             action: ActionId(self.number()),
-            encoding: if stored { unpacked } else { PushEncoding::ZstdStream },
-            window_log: if stored { 0 } else { 1 + self.below(21) as u8 },
+            encoding,
+            window_log,
             audit: self.flag(),
         }
     }

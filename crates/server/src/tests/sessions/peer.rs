@@ -51,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         peer.send(&ClientMessage::Hello(Hello {
             version: VERSION,
             device: u128::from(rng.below(4)),
-            features: FEATURES,
+            features: [FEATURES, FEATURES, FEATURES & !FEATURE_PIECES][rng.below(3) as usize],
             frame_bytes_max: 1 << 20,
             window_log_max: [0, 18, 21][rng.below(3) as usize],
             push_bytes_max: [0, 64 << 10, 8 << 20, 8 << 20][rng.below(4) as usize],
@@ -290,6 +290,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             }
             16 if rng.below(20) == 0 => {
                 return self.send(&ClientMessage::Notice(Notice::RateLimit { bytes_per_second: rng.below(1 << 22) }));
+            }
+            16 if rng.below(20) == 0 => {
+                let (zstd, lz4) = (rng.next_u64() as u32, rng.next_u64() as u32);
+                return self.send(&ClientMessage::Notice(Notice::DecodeRate { zstd, lz4 }));
             }
             16 if rng.below(4) == 0 => VolumeAsk::Enrol,
             16 if rng.below(4) == 0 => VolumeAsk::SpaceStat,
