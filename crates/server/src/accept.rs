@@ -23,7 +23,7 @@ use crate::shared::Shared;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
-use crate::{ServerError, descriptors};
+use crate::{ServerError, descriptors, warm};
 
 /// Time that a client that is refused has to read why.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(2);
@@ -97,8 +97,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and starts to listen. Clients may connect from now on and are served once
-    /// [`Server::run_until`] runs.
+    /// Opens the store, starts to listen, and makes ready what is served most. Clients may connect
+    /// from now on and are served once [`Server::run_until`] runs.
     ///
     /// # Errors
     /// [`ServerError`]: the store cannot be opened, the address is in use, a setting makes no
@@ -124,6 +124,7 @@ impl Server {
         confine().map_err(ServerError::Confine)?;
         let connections = Arc::new(Connections::new(Arc::new(Shared::new(config)?))?);
         connections.shared.catalog.names().warn_of_unusable();
+        warm::warm(&connections.shared);
         Ok(Server { connections, listener, address })
     }
 

@@ -20,6 +20,11 @@ pub(crate) fn key(id: ImageId) -> String {
     format!("learned/{id}.actions")
 }
 
+/// The image whose actions file has this key.
+pub(crate) fn image_of(key: &str) -> Option<ImageId> {
+    ImageId::from_hex(key.strip_prefix("learned/")?.strip_suffix(".actions")?)
+}
+
 /// The saved actions of an image with the hash of their file, or `None` if there are none; the
 /// error says why a file is of no use.
 pub(crate) fn load(store: &dyn Store, id: ImageId) -> Result<Option<(ActionSet, blake3::Hash)>, String> {

@@ -66,6 +66,7 @@ mod storage;
 mod tls;
 mod upload;
 pub mod volumes;
+mod warm;
 
 pub use accept::{Reloader, Server, serve_blocking};
 pub use catalog::{ListedImage, Listing};

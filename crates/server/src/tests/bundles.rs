@@ -2,6 +2,7 @@
 //! once.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use store::{Listed, Store};
 use units::{PageId, Rng, SplitMix64, Token};
@@ -10,7 +11,8 @@ use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Re
 
 use super::client::Client;
 use super::learning::{bundles, set, teach};
-use super::rig::{Rig, image, noise, program};
+use super::rig::{Rig, config, image, noise, program};
+use crate::StoreAt;
 
 /// Starts `program` on a new device: a demand for each page that does not come by itself. Returns
 /// the client after the end.
@@ -221,4 +223,19 @@ fn a_device_says_what_it_decodes_and_is_pushed_in_the_codec_that_suits_it() {
     };
     assert_eq!(forms(2, u32::MAX, 1), PieceForm::ZstdBegins);
     assert_eq!(forms(3, 1, u32::MAX), PieceForm::Lz4);
+}
+
+#[test]
+fn a_server_that_starts_again_has_opened_what_is_used() {
+    let bytes = image(24);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 300);
+    learn(&rig, &all);
+    rig.stop();
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store))));
+    let mut client = Client::connect(rig.address, 2);
+    let status = client.status();
+    assert_eq!((bundles(&status), &status["bundles_waiting"]), (1, &0.into()), "before anybody opened it");
+    let (mut second, _) = start(&rig, 3, &all);
+    second.status_until(|_| rig.metrics.pushes_from_bundle.get() == 1);
 }

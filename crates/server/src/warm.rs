@@ -1,0 +1,113 @@
+//! What is served most is made ready before the server says that it is: its images are open, what
+//! was learned of them is loaded, their bundles are open and in memory. Otherwise the first start
+//! after a restart would wait for all that.
+//!
+//! It is bounded in time and memory: whatever is not ready by then is made ready when it is used.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use predict::ActionPredictor;
+use store::Listed;
+use units::{ActionId, ImageId};
+
+use crate::lock::locked;
+use crate::name::Name;
+use crate::published::Published;
+use crate::shared::Shared;
+use crate::speed::PushCodec;
+use crate::{Provider, learned};
+
+/// Time that all of it may take.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Part of that in which is found out what is served most.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Learned files that are looked at.
+const FILES_MAX: usize = 1024;
+
+/// Images are opened until they take this part of the memory of metadata, and pieces are read until
+/// they take this part of that of decoded blocks: the rest is for what is used now.
+const MEMORY_PART: usize = 2;
+
+/// How long to sleep while bundles are being opened.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Makes ready what is served most. Blocks.
+pub(crate) fn warm(shared: &Shared) {
+    if !shared.config.learning.enabled {
+        return;
+    }
+    let begun = Instant::now();
+    let mut opened = Vec::new();
+    let memory_max = shared.config.shares().metadata / MEMORY_PART;
+    for id in most_used(shared, begun + LOOK_TIME_MAX) {
+        let is_full = opened.len() >= shared.config.images.open_max || shared.catalog.memory.taken_bytes() > memory_max;
+        if is_full || begun.elapsed() > TIME_MAX {
+            break;
+        }
+        // Who asks for an image that cannot be opened is told why.
+        let Ok((image, fresh)) = shared.catalog.open(&Name::Id(id), shared.uploads.interrupted()) else { continue };
+        if fresh {
+            shared.prepare(&image);
+            opened.push(image);
+        }
+    }
+    if let (Some(bundler), Provider::Bundle) = (&shared.bundler, shared.config.learning.provider) {
+        while bundler.waiting() > 0 && begun.elapsed() < TIME_MAX {
+            std::thread::sleep(PAUSE);
+        }
+        read_pieces(shared, &opened, begun + TIME_MAX);
+    }
+}
+
+/// Images of which something was learned, that whose actions were used most first.
+fn most_used(shared: &Shared, until: Instant) -> Vec<ImageId> {
+    let store = shared.store();
+    let listed = store.list("learned").unwrap_or_default();
+    let ids = listed.into_iter().filter_map(|entry| match entry {
+        Listed::Object(key) => learned::image_of(&key),
+        Listed::Folder(_) => None,
+    });
+    let mut found = Vec::new();
+    for id in ids.take(FILES_MAX) {
+        if Instant::now() > until {
+            break;
+        }
+        // A file that is of no use is reported when its image is opened.
+        if let Ok(Some((actions, _))) = learned::load(&**store, id) {
+            let uses = actions.iter().fold(0u64, |uses, action| uses.saturating_add(action.uses));
+            found.push((Reverse(uses), id));
+        }
+    }
+    found.sort();
+    found.into_iter().map(|(_, id)| id).collect()
+}
+
+/// Reads and verifies the pieces of the bundles that were used most.
+fn read_pieces(shared: &Shared, images: &[Arc<Published>], until: Instant) {
+    let mut actions: Vec<(u64, usize, ActionId)> = Vec::new();
+    for (index, image) in images.iter().enumerate() {
+        let predictor = locked(&image.predictor);
+        let known = |predictor: &ActionPredictor| -> Vec<(u64, usize, ActionId)> {
+            predictor.actions().iter().map(|action| (action.uses, index, action.id)).collect()
+        };
+        actions.extend(known(&predictor));
+    }
+    actions.sort_by_key(|(uses, ..)| Reverse(*uses));
+    let mut left = (shared.config.shares().decoded / MEMORY_PART) as u64;
+    for (_, image, action) in actions {
+        let Some(bundle) = images.get(image).and_then(|image| image.bundles.get(action)) else { continue };
+        for codec in [PushCodec::Lz4, PushCodec::Zstd] {
+            for piece in 0..bundle.piece_count() {
+                left = left.saturating_sub(bundle.piece_bytes(piece, codec));
+                // A damaged bundle is made anew when it is pushed.
+                if left == 0 || Instant::now() > until || bundle.load_piece(piece, codec, &shared.blocks).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
