@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use codec::Codec;
 use connection::{Connection, Dialer, Handler, Moved, VolumeFrames};
@@ -84,6 +85,8 @@ impl Handler for ImageHandler {
             let name = format!("@{}", self.shared.metadata.id());
             // Refused only by a connection that is closed, which its event tells.
             self.live.opening = connection.machine.request(connection.now(), Request::Open { name }).ok();
+        } else {
+            tell_round_trip(connection);
         }
     }
 
@@ -248,9 +251,9 @@ impl ImageHandler {
             Command::StopPush { stream } if stream.generation == self.live.generation => {
                 connection.machine.stop_push(stream.stream)
             }
-            // An old server has no use for it, and says so.
+            // An old server has no use for it: the machine refuses.
             Command::DecodeRate { zstd, lz4 } => {
-                connection.machine.notify(Notice::DecodeRate { zstd: *zstd, lz4: *lz4 })
+                connection.machine.notify(Notice::DeviceSpeed { round_trip: 0, zstd: *zstd, lz4: *lz4 })
             }
             Command::Credit { .. } | Command::StopPush { .. } | Command::Volume { .. } | Command::Close => Ok(()),
         };
@@ -321,7 +324,7 @@ impl ImageHandler {
         match event {
             ClientEvent::Reply { request, reply } if self.live.opening == Some(request) => {
                 self.live.opening = None;
-                return self.take_opened(reply);
+                return self.take_opened(connection, reply);
             }
             ClientEvent::Reply { request, reply } if self.hashes.as_ref().is_some_and(|it| it.owns(request)) => {
                 self.take_hashes(&reply);
@@ -356,10 +359,11 @@ impl ImageHandler {
         ControlFlow::Continue(())
     }
 
-    fn take_opened(&mut self, reply: Reply) -> ControlFlow<()> {
+    fn take_opened(&mut self, connection: &mut Connection, reply: Reply) -> ControlFlow<()> {
         match reply {
             Reply::Opened { image, id, .. } if id == self.shared.metadata.id() => {
                 self.live.image = Some(image);
+                tell_round_trip(connection);
                 let again = std::mem::replace(&mut self.was_up, true);
                 self.shared.run(|schedule, now| schedule.connection_up(now, self.index, again));
                 ControlFlow::Continue(())
@@ -457,4 +461,13 @@ impl ImageHandler {
             let _ = connection.machine.credit(stream, credit);
         }
     }
+}
+
+/// Tells the server how near the device is, before it pushes for the first time: it picks the codec
+/// by that.
+fn tell_round_trip(connection: &mut Connection) {
+    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1);
+    let round_trip = connection.machine.round_trip().map_or(0, micros);
+    // Refused where the server has no use for it.
+    let _ = connection.machine.notify(Notice::DeviceSpeed { round_trip, zstd: 0, lz4: 0 });
 }

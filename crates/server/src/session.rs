@@ -285,7 +285,9 @@ impl Session {
             Notice::FileClose { volume, file } => self.close_file(volume, file),
             Notice::FileShare { volume, file, share } => self.share_file(volume, file, share),
             Notice::RateLimit { bytes_per_second } => self.outgoing.limit(bytes_per_second, self.shared.now()),
-            Notice::DecodeRate { zstd, lz4 } => self.pushes.iter().for_each(|pushes| pushes.decodes(zstd, lz4)),
+            Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
+                self.pushes.iter().for_each(|pushes| pushes.told_speed(round_trip, zstd, lz4))
+            }
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }

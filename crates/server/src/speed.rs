@@ -5,8 +5,8 @@
 //! zstd takes two thirds of the bytes of LZ4 and four times its instructions: over a link of less
 //! than 80 Mbit/s it wins on a processor of 10^9 instructions a second.
 //!
-//! The rate of the link is measured by pushes. Before the first one, a device that answered in less
-//! than [`NEAR`] is taken to be on a LAN, and other devices to have a usual link.
+//! The rate of the link is measured by pushes. Before the first one, a device whose round trip is
+//! less than [`NEAR`], as it says, is taken to be on a LAN, and others to have a usual link.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const LINK_RATE: u64 = 3_125_000;
 /// processor get no more.
 const NEAR_RATE: u64 = 12_500_000;
 
-/// Round trips of devices that are near, its own time to ask included.
+/// Round trips of devices that are near.
 const NEAR: Duration = Duration::from_millis(2);
 
 /// Slowest link that counts, in bytes a second. A rate this low is a link that stood still.
@@ -41,7 +41,7 @@ pub(crate) enum PushCodec {
 pub(crate) struct Known {
     /// Bytes a second that the link carried at the last push.
     link: Option<u64>,
-    /// Shortest time from an answer to the request that needs it.
+    /// Shortest round trip that it measured.
     round_trip: Option<Duration>,
     /// What it decodes, in KiB a second; 0 if it did not say.
     zstd: u32,
@@ -49,14 +49,16 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The device answered after so long.
-    pub fn answered(&mut self, elapsed: Duration) {
-        self.round_trip = Some(self.round_trip.map_or(elapsed, |least| least.min(elapsed)));
-    }
-
-    /// The device said what it decodes, in KiB a second.
-    pub fn decodes(&mut self, zstd: u32, lz4: u32) {
-        (self.zstd, self.lz4) = (zstd, lz4);
+    /// The device said what its round trip is, in microseconds, and what it decodes, in KiB a
+    /// second; 0 for what it did not measure.
+    pub fn told(&mut self, round_trip: u32, zstd: u32, lz4: u32) {
+        let measured = |new: u32, old: &mut u32| *old = if new > 0 { new } else { *old };
+        measured(zstd, &mut self.zstd);
+        measured(lz4, &mut self.lz4);
+        if round_trip > 0 {
+            let found = Duration::from_micros(round_trip.into());
+            self.round_trip = Some(self.round_trip.map_or(found, |least| least.min(found)));
+        }
     }
 
     /// A push measured the link, in bytes a second.
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(codec(megabits(85)), PushCodec::Lz4);
         let processor = |percent: u64, rate: u64| {
             let mut known = Known::default();
-            known.decodes((u64::from(ZSTD_RATE) * percent / 100) as u32, 0);
+            known.told(0, (u64::from(ZSTD_RATE) * percent / 100) as u32, 0);
             known.speed(Some(rate * 125_000))
         };
         assert_eq!(codec(processor(300, 200)), PushCodec::Zstd);
@@ -139,8 +141,8 @@ mod tests {
     fn what_was_measured_counts_before_what_is_guessed() {
         let mut known = Known::default();
         assert_eq!(codec(known.speed(None)), PushCodec::Zstd, "nothing is known");
-        known.answered(Duration::from_millis(1));
-        known.answered(Duration::from_millis(30));
+        known.told(1_000, 0, 0);
+        known.told(30_000, 0, 0);
         assert_eq!(codec(known.speed(None)), PushCodec::Lz4, "a near device");
         assert_eq!(codec(known.speed(Some(1_000_000))), PushCodec::Zstd);
         known.carried(1_000_000);
@@ -151,7 +153,7 @@ mod tests {
     fn whatever_a_device_says_nothing_overflows() {
         for (zstd, lz4) in [(0, u32::MAX), (u32::MAX, 0), (1, 1), (u32::MAX, u32::MAX)] {
             let mut known = Known::default();
-            known.decodes(zstd, lz4);
+            known.told(0, zstd, lz4);
             for rate in [0, 1, u64::MAX] {
                 known.speed(Some(rate)).nanos(PushCodec::Zstd, u64::MAX, u64::MAX);
             }

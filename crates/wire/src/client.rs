@@ -318,7 +318,7 @@ impl ClientConnection {
                 }
                 check_pages("pages of a hint", pages, HINT_PAGES_MAX)?;
             }
-            Notice::DecodeRate { .. } => self.check_feature(FEATURE_PIECES, "pieces")?,
+            Notice::DeviceSpeed { .. } => self.check_feature(FEATURE_PIECES, "pieces")?,
             Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => {
                 self.check_feature(FEATURE_VOLUMES, "volumes")?;
             }

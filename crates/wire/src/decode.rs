@@ -30,7 +30,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::TokenEnd
         | ClientKind::Credit
         | ClientKind::StopPush
-        | ClientKind::DecodeRate
+        | ClientKind::DeviceSpeed
         | ClientKind::FileClose
         | ClientKind::FileShare
         | ClientKind::RateLimit => ClientMessage::Notice(notice(kind, &mut reader)?),
@@ -90,7 +90,11 @@ fn notice(kind: ClientKind, reader: &mut Reader) -> Result<Notice, WireError> {
             Notice::Credit { stream, bytes }
         }
         ClientKind::StopPush => Notice::StopPush { stream: stream(reader)? },
-        ClientKind::DecodeRate => Notice::DecodeRate { zstd: reader.u32("zstd")?, lz4: reader.u32("lz4")? },
+        ClientKind::DeviceSpeed => Notice::DeviceSpeed {
+            round_trip: reader.u32("round trip")?,
+            zstd: reader.u32("zstd")?,
+            lz4: reader.u32("lz4")?,
+        },
         ClientKind::FileClose => Notice::FileClose { volume: image(reader)?, file: volume::file_number(reader)? },
         ClientKind::FileShare => {
             let (volume, file) = (image(reader)?, volume::file_number(reader)?);

@@ -41,7 +41,9 @@ fn client_notice(notice: &Notice) -> Frame {
         Notice::FileShare { volume, file, share } => {
             volume::write_share(writer(ClientKind::FileShare).u32(volume.0).u32(file.0), *share)
         }
-        Notice::DecodeRate { zstd, lz4 } => writer(ClientKind::DecodeRate).u32(*zstd).u32(*lz4),
+        Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
+            writer(ClientKind::DeviceSpeed).u32(*round_trip).u32(*zstd).u32(*lz4)
+        }
         Notice::RateLimit { bytes_per_second } => writer(ClientKind::RateLimit).u64(*bytes_per_second),
     }
     .finish()

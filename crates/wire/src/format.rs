@@ -26,7 +26,7 @@ pub const FEATURE_PROOFS: u64 = 64;
 /// Feature bit 7: before the server answers Open, it sends what a mount needs of the superblock and
 /// the metadata. A client states it on a connection on which it opens an image for the first time.
 pub const FEATURE_START: u64 = 128;
-/// Feature bit 8: push streams whose pieces each say how they are encoded, and DecodeRate.
+/// Feature bit 8: push streams whose pieces each say how they are encoded, and DeviceSpeed.
 pub const FEATURE_PIECES: u64 = 256;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS | FEATURE_START | FEATURE_PIECES;
@@ -264,7 +264,7 @@ kinds! {
         /// Pages that will be needed soon.
         Hint = 0x24,
         /// How fast the device decodes.
-        DecodeRate = 0x25,
+        DeviceSpeed = 0x25,
         /// Begins an upload.
         PutOpen = 0x70,
         /// Part of the superblock or metadata of an upload.

@@ -251,12 +251,14 @@ pub enum Notice {
         /// Its share.
         share: Share,
     },
-    /// How fast the device decodes pushed pieces: what comes out, in KiB a second; 0 if it was not
-    /// measured. Only if both sides know [`crate::format::FEATURE_PIECES`].
-    DecodeRate {
-        /// zstd.
+    /// How near the device is, and how fast it decodes pushed pieces; 0 for what it did not
+    /// measure. Only if both sides know [`crate::format::FEATURE_PIECES`].
+    DeviceSpeed {
+        /// Round trip of its hello, in microseconds.
+        round_trip: u32,
+        /// What comes out of its zstd decoder, in KiB a second.
         zstd: u32,
-        /// LZ4.
+        /// The same for LZ4.
         lz4: u32,
     },
     /// The server may send at most so many bytes a second on this connection, everything counted.

@@ -134,7 +134,7 @@ fn pieces_of_all_forms_are_decoded_and_the_server_is_told_how_fast() {
         assert_eq!(rig.sink.page(page).unwrap(), rig.tree.page(page));
     }
     assert_eq!(rig.sink.pages().len(), 100 - 6);
-    let told = |event: &ServerEvent| matches!(event, ServerEvent::Notice(Notice::DecodeRate { zstd: 1.., .. }));
+    let told = |event: &ServerEvent| matches!(event, ServerEvent::Notice(Notice::DeviceSpeed { zstd: 1.., .. }));
     rig.server.wait(|log| log.iter().any(|(_, event)| told(event)).then_some(()));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use predict::{Predictor, PushOrder, Verdict};
 use tokio::sync::mpsc::UnboundedSender;
-use units::{ImageId, Moment, PageId, RequestId, StreamId, Token};
+use units::{ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ImageHandle, ServerConnection};
 
 use super::block_touches::Touched;
@@ -49,9 +49,6 @@ pub(super) struct Pushes {
     pages: PagePusher,
     blocks: BlockPusher,
     postponed: Vec<Postponed>,
-    /// A handle that was given just now, and when: the request that names it tells how near the
-    /// device is.
-    given: Option<(ImageHandle, Moment)>,
 }
 
 /// A demand whose block is being built into a piece.
@@ -77,25 +74,12 @@ impl Pushes {
             owner,
             device,
             postponed: Vec::new(),
-            given: None,
         }
     }
 
-    /// The device is told the handle of an image.
-    pub fn opened(&mut self, image: ImageHandle, now: Moment) {
-        self.given = Some((image, now));
-    }
-
-    /// It asks for metadata, with the handle that it was told.
-    pub fn asked(&mut self, image: ImageHandle, now: Moment) {
-        if let Some((_, since)) = self.given.take_if(|(given, _)| *given == image) {
-            self.device.note(|known| known.answered(now.since(since)));
-        }
-    }
-
-    /// The device says what it decodes, in KiB a second.
-    pub fn decodes(&self, zstd: u32, lz4: u32) {
-        self.device.note(|known| known.decodes(zstd, lz4));
+    /// The device says how near it is, in microseconds, and what it decodes, in KiB a second.
+    pub fn told_speed(&self, round_trip: u32, zstd: u32, lz4: u32) {
+        self.device.note(|known| known.told(round_trip, zstd, lz4));
     }
 
     /// What predictors, which all devices tell their touches, call a token of this device.

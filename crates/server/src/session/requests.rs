@@ -149,7 +149,6 @@ impl Session {
             metadata_bytes: region.end - region.start,
         };
         self.reply(request, reply);
-        self.pushes.iter_mut().for_each(|pushes| pushes.opened(handle, self.shared.now()));
         Ok(())
     }
 

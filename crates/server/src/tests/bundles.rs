@@ -118,7 +118,7 @@ fn learn(rig: &Rig, program: &[PageId]) {
 
 /// Says that the device decodes LZ4 at once and zstd for ever.
 pub(super) fn wants_lz4(client: &mut Client) {
-    client.wire.notify(Notice::DecodeRate { zstd: 1, lz4: u32::MAX }).unwrap();
+    client.wire.notify(Notice::DeviceSpeed { round_trip: 0, zstd: 1, lz4: u32::MAX }).unwrap();
 }
 
 /// Pages of all streams of a client.
@@ -212,17 +212,17 @@ fn a_device_says_what_it_decodes_and_is_pushed_in_the_codec_that_suits_it() {
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let all = program(&bytes, 5, 300);
     learn(&rig, &all);
-    let forms = |device: u128, zstd: u32, lz4: u32| {
+    let forms = |device: u128, round_trip: u32, zstd: u32, lz4: u32| {
         let mut client = Client::connect(rig.address, device);
         let handle = client.open("app");
-        client.wire.notify(Notice::DecodeRate { zstd, lz4 }).unwrap();
+        client.wire.notify(Notice::DeviceSpeed { round_trip, zstd, lz4 }).unwrap();
         client.pull(handle, Token(device), all[0]);
         client.until(|client| client.streams.values().any(|stream| !stream.forms.is_empty()));
         let forms = |stream: &super::client::Stream| stream.forms.first().copied();
         client.streams.values().find_map(forms).unwrap_or_else(|| panic!("{:?}", client.closed))
     };
-    assert_eq!(forms(2, u32::MAX, 1), PieceForm::ZstdBegins);
-    assert_eq!(forms(3, 1, u32::MAX), PieceForm::Lz4);
+    assert_eq!(forms(2, 100, u32::MAX, 1), PieceForm::ZstdBegins);
+    assert_eq!(forms(3, 40_000, 1, u32::MAX), PieceForm::Lz4);
 }
 
 #[test]

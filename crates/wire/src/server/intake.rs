@@ -86,7 +86,7 @@ impl ServerConnection {
     fn check_features(&self, message: &ClientMessage) -> Result<(), WireError> {
         let (feature, kind) = match message {
             ClientMessage::Notice(Notice::Hint { .. }) => (FEATURE_HINTS, "Hint"),
-            ClientMessage::Notice(Notice::DecodeRate { .. }) => (FEATURE_PIECES, "DecodeRate"),
+            ClientMessage::Notice(Notice::DeviceSpeed { .. }) => (FEATURE_PIECES, "DeviceSpeed"),
             ClientMessage::Request { ask: ask @ (Request::VolumeOpen { .. } | Request::Volume { .. }), .. } => {
                 (FEATURE_VOLUMES, ask.name())
             }

@@ -21,7 +21,7 @@ fn pieces_that_say_their_form_are_for_those_who_know_them() {
         window_log: 20,
         audit: false,
     };
-    let rate = Notice::DecodeRate { zstd: 5, lz4: 7 };
+    let rate = Notice::DeviceSpeed { round_trip: 3, zstd: 5, lz4: 7 };
     let mut pair = Pair::ready(LinkConfig::new(20, 25), 1);
     pair.client.notify(rate.clone()).unwrap();
     let stream = pair.server.push_start(push).unwrap();
@@ -42,7 +42,7 @@ fn pieces_that_say_their_form_are_for_those_who_know_them() {
     server.receive(Moment(1), &flat(&encode::client(&ClientMessage::Hello(old)))).unwrap();
     assert_eq!(server.push_start(push), Err(Refused::NoFeature("pieces")));
     let refused = server.receive(Moment(2), &flat(&encode::client(&ClientMessage::Notice(rate.clone()))));
-    assert!(matches!(refused, Err(WireError::WrongOrder { kind: "DecodeRate", .. })), "{refused:?}");
+    assert!(matches!(refused, Err(WireError::WrongOrder { kind: "DeviceSpeed", .. })), "{refused:?}");
     let mut client = ClientConnection::new(ClientConfig::default(), Moment(0));
     let reply = HelloReply { version: VERSION, features: FEATURES & !FEATURE_PIECES, frame_bytes_max: 1 << 20 };
     client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(reply)))).unwrap();

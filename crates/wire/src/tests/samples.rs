@@ -170,7 +170,10 @@ impl Samples {
                 token: self.token(),
                 pages: self.pages(HINT_PAGES_MAX),
             }),
-            12 if self.flag() => ClientMessage::Notice(Notice::DecodeRate { zstd: self.u32(), lz4: self.u32() }),
+            12 if self.flag() => {
+                let (round_trip, zstd, lz4) = (self.u32(), self.u32(), self.u32());
+                ClientMessage::Notice(Notice::DeviceSpeed { round_trip, zstd, lz4 })
+            }
             12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
                 version: self.number() as u16,

@@ -292,8 +292,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 return self.send(&ClientMessage::Notice(Notice::RateLimit { bytes_per_second: rng.below(1 << 22) }));
             }
             16 if rng.below(20) == 0 => {
-                let (zstd, lz4) = (rng.next_u64() as u32, rng.next_u64() as u32);
-                return self.send(&ClientMessage::Notice(Notice::DecodeRate { zstd, lz4 }));
+                let [round_trip, zstd, lz4] = std::array::from_fn(|_| rng.next_u64() as u32);
+                return self.send(&ClientMessage::Notice(Notice::DeviceSpeed { round_trip, zstd, lz4 }));
             }
             16 if rng.below(4) == 0 => VolumeAsk::Enrol,
             16 if rng.below(4) == 0 => VolumeAsk::SpaceStat,
