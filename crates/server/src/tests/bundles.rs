@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use store::{Listed, Store};
 use units::{PageId, Rng, SplitMix64, Token};
-use wire::format::{FEATURE_PIECES, FEATURES};
+use wire::format::{FEATURE_PIECES, FEATURES_USUAL};
 use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Request};
 
 use super::client::Client;
@@ -197,7 +197,7 @@ fn an_old_device_is_pushed_what_it_knows() {
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let all = program(&bytes, 5, 300);
     learn(&rig, &all);
-    let old = ClientConfig { device: 2, features: FEATURES & !FEATURE_PIECES, ..ClientConfig::default() };
+    let old = ClientConfig { device: 2, features: FEATURES_USUAL & !FEATURE_PIECES, ..ClientConfig::default() };
     let mut client = Client::with(rig.address, old);
     let handle = client.open("app");
     client.run(handle, Token(2), &all);
