@@ -1,56 +1,49 @@
 //! The Provider: which segments a server keeps in memory.
 //!
-//! SYSFLOW: a segment whose pages lie far apart in storage is slow to read, so it is worth keeping
-//! in memory. How far apart is the mean squared distance of its pages' positions from their
-//! average; over all segments that is normalised to 0..1, N_i = (B_i - B_min) / (B_max - B_min).
-//! Segments over a threshold are read into memory at start, and so is the first segment of every
-//! action, because there the client waits with nothing ahead.
+//! SYSFLOW: a segment whose blocks lie far apart in storage is slow to read, so it is worth keeping
+//! in memory. How far apart is the variance of its normalised block indices: each index becomes
+//! (b - b_min) / (b_max - b_min), from 0 to 1, where b_min and b_max are the first and the last
+//! block that any action needs. So the variance is 0 for a segment in one place, 1/12 for one that
+//! is spread evenly over all, and 1/4 for one of two halves at the two ends, whatever the size of
+//! the image. Segments over a threshold are read into memory at start, and so is the first segment
+//! of every action, because there the client waits with nothing ahead.
+
+use std::ops::RangeInclusive;
 
 use profile::Action;
 use units::{ActionId, PageId, SegmentIndex};
 
-/// Mean squared distance of `positions` from their average (B_i); 0 for none. Any unit that
-/// measures distance in storage.
-pub fn segment_variance(positions: &[u64]) -> f64 {
-    if positions.is_empty() {
+/// Variance of `indices` after each was normalised by its place in `range`; 0 for none.
+pub fn normalised_variance(indices: &[u64], range: &RangeInclusive<u64>) -> f64 {
+    let width = range.end().saturating_sub(*range.start()) as f64;
+    if indices.is_empty() || width <= 0.0 {
         return 0.0;
     }
-    // Distances from the first position keep the numbers small, so that large offsets lose no
-    // precision.
-    let base = positions[0];
-    let distances = || positions.iter().map(|position| (i128::from(*position) - i128::from(base)) as f64);
-    let count = positions.len() as f64;
-    let average = distances().sum::<f64>() / count;
-    distances().map(|distance| (distance - average).powi(2)).sum::<f64>() / count
-}
-
-/// N_i of each B_i, from 0 to 1; all 0 if they are equal.
-pub fn normalised_variance(all: &[f64]) -> Vec<f64> {
-    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let range = most - least;
-    all.iter().map(|variance| if range > 0.0 { (variance - least) / range } else { 0.0 }).collect()
+    let normalised = || indices.iter().map(|index| index.saturating_sub(*range.start()) as f64 / width);
+    let count = indices.len() as f64;
+    let average = normalised().sum::<f64>() / count;
+    normalised().map(|index| (index - average).powi(2)).sum::<f64>() / count
 }
 
 /// Segments to read into memory at start: the first of every action, and those whose normalised
-/// variance is over `threshold`. In the order of the actions given, then by segment. `position`
-/// says where a page is stored; pages that are stored nowhere (holes) give `None` and do not count.
+/// variance is over `threshold`. In the order of the actions given, then by segment. `block` says
+/// which block a page lies in; pages that are stored nowhere (holes) give `None` and do not count.
 pub fn preload<'a>(
     actions: impl IntoIterator<Item = &'a Action>,
-    position: impl Fn(PageId) -> Option<u64>,
+    block: impl Fn(PageId) -> Option<u64>,
     threshold: f64,
 ) -> Vec<(ActionId, SegmentIndex)> {
-    let mut segments = Vec::new();
-    let mut variances = Vec::new();
+    let mut segments: Vec<(ActionId, SegmentIndex, Vec<u64>)> = Vec::new();
     for action in actions {
         for segment in (0..action.segments()).map(SegmentIndex) {
-            let pages = &action.pages[action.segment(segment)];
-            let positions: Vec<u64> = pages.iter().filter_map(|page| position(*page)).collect();
-            segments.push((action.id, segment));
-            variances.push(segment_variance(&positions));
+            let pages = action.pages.get(action.segment(segment)).unwrap_or_default();
+            segments.push((action.id, segment, pages.iter().filter_map(|page| block(*page)).collect()));
         }
     }
-    let normalised = normalised_variance(&variances);
-    let wanted = segments.into_iter().zip(normalised);
-    wanted.filter(|((_, segment), n)| segment.0 == 0 || *n > threshold).map(|(segment, _)| segment).collect()
+    let all = || segments.iter().flat_map(|(_, _, blocks)| blocks).copied();
+    let range = all().min().unwrap_or(0)..=all().max().unwrap_or(0);
+    let wanted =
+        |segment: SegmentIndex, blocks: &[u64]| segment.0 == 0 || normalised_variance(blocks, &range) > threshold;
+    let wanted = segments.iter().filter(|(_, segment, blocks)| wanted(*segment, blocks));
+    wanted.map(|(action, segment, _)| (*action, *segment)).collect()
 }

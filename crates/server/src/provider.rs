@@ -6,8 +6,8 @@
 //! reader of a block finds.
 //!
 //! When an image is opened, the blocks of the first segment of every action, and of segments that
-//! lie scattered in the file (normalised variance over a threshold), are read into memory and stay
-//! there, within their share of it. `push` reads the next segments ahead of a push.
+//! lie scattered in the file (variance of normalised block indices over a threshold), are read into
+//! memory and stay there, within their share of it. `push` reads the next segments ahead of a push.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
         let predictor = locked(&image.predictor);
         predictor.actions().ranked().into_iter().take(ACTIONS_MAX).cloned().collect()
     };
-    let wanted = provider::preload(&actions, |page| image.position(page), threshold);
+    let wanted = provider::preload(&actions, |page| image.block_of(page), threshold);
     for (id, segment) in wanted {
         let Some(action) = actions.iter().find(|action| action.id == id) else { continue };
         let pages: &[PageId] = &action.pages[action.segment(segment)];

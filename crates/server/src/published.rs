@@ -279,13 +279,10 @@ impl Published {
         self.metadata.page_chunks(page).is_some_and(|chunks| !chunks.is_hole())
     }
 
-    /// Where a page lies in the file, for the Provider's variance: the first byte of its first
-    /// block, in pages.
-    pub fn position(&self, page: PageId) -> Option<u64> {
+    /// The block of a page, its first if it has several, for the Provider's variance.
+    pub fn block_of(&self, page: PageId) -> Option<u64> {
         let chunk = self.metadata.page_chunks(page)?.chunks().next()?;
-        let place = self.metadata.chunk(chunk)?;
-        let block = self.metadata.block(place.block)?;
-        Some((block.raw_start + u64::from(place.offset)) / units::PAGE_BYTES as u64)
+        self.metadata.chunk(chunk).map(|place| place.block.0.into())
     }
 }
 

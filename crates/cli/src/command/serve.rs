@@ -117,8 +117,9 @@ struct ResearchArgs {
     #[arg(long, hide = true, value_name = "N", default_value_t = 8)]
     audit_every: u64,
 
-    /// Normalised variance (0 to 1) over which a segment is kept in memory from the start
-    #[arg(long, hide = true, value_name = "N", default_value_t = 0.5)]
+    /// Variance of normalised block indices (0 to 0.25) over which a segment is kept in memory from
+    /// the start
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0.04)]
     provider_threshold: f64,
 
     /// Segments read ahead of a push

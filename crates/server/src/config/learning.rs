@@ -11,7 +11,8 @@ pub struct LearningConfig {
     pub predict: predict::Config,
     /// What is in memory before it is asked for; without learning nothing is, whatever this says.
     pub provider: Provider,
-    /// Normalised variance over which the Provider keeps a segment in memory (0 to 1).
+    /// Variance of normalised block indices over which the Provider keeps a segment in memory, from
+    /// 0 for a segment in one place over 1/12, spread evenly, to 1/4, half at each end.
     pub provider_threshold: f64,
     /// Segments the Provider reads ahead of a push (SYSFLOW: three).
     pub provider_ahead: usize,
@@ -23,7 +24,7 @@ impl Default for LearningConfig {
             enabled: true,
             predict: predict::Config::default(),
             provider: Provider::default(),
-            provider_threshold: 0.5,
+            provider_threshold: 0.04,
             provider_ahead: 3,
         }
     }
