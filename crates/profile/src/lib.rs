@@ -25,6 +25,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod action;
+mod adopt;
 mod dump;
 mod error;
 mod file;
@@ -37,6 +38,7 @@ pub mod plan;
 mod set;
 
 pub use action::{Action, PageMark};
+pub use adopt::Placed;
 pub use dump::dump;
 pub use error::{HotError, ProfileError};
 pub use file::{Limits, decode};

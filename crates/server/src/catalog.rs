@@ -3,6 +3,7 @@
 //! All calls here may read the disk, so only blocking threads make them.
 
 pub(crate) mod names;
+mod relatives;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use image::{Metadata, Superblock};
 use predict::ActionPredictor;
+use profile::ActionSet;
 use store::{Object, Store, StoreError};
 use units::ImageId;
 use wire::ErrorCode;
@@ -49,6 +51,8 @@ pub(crate) struct Catalog {
     names: Names,
     limits: image::Limits,
     predict: predict::Config,
+    /// Actions of other images are taken over.
+    carries_over: bool,
     blocks: Arc<BlockCache>,
     metrics: Arc<Metrics>,
     log: Logger,
@@ -101,6 +105,7 @@ impl Catalog {
             store,
             limits: config.images.limits,
             predict: config.learning.predict.clone(),
+            carries_over: config.learning.learns(),
             blocks,
             metrics,
             log: config.log.clone(),
@@ -122,7 +127,11 @@ impl Catalog {
     /// it is made of `uploads`, then of other images.
     pub fn open(&self, name: &Name, uploads: &dyn Interrupted) -> Result<(Arc<Published>, bool), Failure> {
         let (id, object) = self.names.find(name)?;
-        self.open_object(id, object, uploads)
+        let stem = match name {
+            Name::Tag { name, .. } => Some(name.as_str()),
+            Name::Id(_) => None,
+        };
+        self.open_object(id, object, stem, uploads)
     }
 
     /// Opens an image again that a client has open and that was closed meanwhile to make room.
@@ -135,13 +144,14 @@ impl Catalog {
     ) -> Result<(Arc<Published>, bool), Failure> {
         // An upload may have put a whole file where a damaged one was.
         let object = self.store.open(&image_key(id)).unwrap_or(object);
-        self.open_object(id, object, uploads)
+        self.open_object(id, object, None, uploads)
     }
 
     fn open_object(
         &self,
         id: ImageId,
         object: Arc<dyn Object>,
+        name: Option<&str>,
         uploads: &dyn Interrupted,
     ) -> Result<(Arc<Published>, bool), Failure> {
         if let Some(image) = self.lookup(id) {
@@ -168,7 +178,11 @@ impl Catalog {
         });
         let (predictor, saved) = match learned {
             Some((actions, hash)) => (ActionPredictor::with_actions(actions, self.predict.clone()), Some(hash)),
-            None => (ActionPredictor::new(id, self.predict.clone()), None),
+            None => {
+                let expected = self.carries_over.then(|| self.expected(&metadata, name, None)).flatten();
+                let actions = expected.unwrap_or_else(|| ActionSet::new(id));
+                (ActionPredictor::with_actions(actions, self.predict.clone()), None)
+            }
         };
         let (blocks, metrics) = (self.blocks.clone(), self.metrics.clone());
         let predictor = Learning::new(predictor, |bytes| self.reserve_learned(bytes));

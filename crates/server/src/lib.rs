@@ -47,6 +47,7 @@ mod learning;
 mod lock;
 mod log;
 mod lru;
+mod mapping;
 mod metrics;
 mod name;
 mod panics;

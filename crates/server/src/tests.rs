@@ -1,6 +1,7 @@
 //! Tests of the whole server over loopback sockets, with a small client on the wire's client side.
 
 mod bundles;
+mod carried;
 mod client;
 mod hints;
 mod hooked;

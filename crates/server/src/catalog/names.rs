@@ -23,7 +23,8 @@ const TAG_BYTES_MAX: u64 = 256;
 /// Entries in a listing; a longer one is cut and says so. One reply carries at most 1 MiB of JSON.
 const LISTED_MAX: usize = 2048;
 
-/// Tags, and images, that an upload looks at for blocks that it need not send.
+/// Tags, and images, that an upload looks at for blocks that it need not send, or for what was
+/// learned of them.
 const RELATIVES_MAX: usize = 256;
 
 /// An image file, with the identity that its superblock gives it.
@@ -115,6 +116,16 @@ impl Names {
         };
         let id = std::str::from_utf8(&bytes).ok().and_then(|text| ImageId::from_hex(text.trim_end()));
         id.map(Some).ok_or_else(|| Failure::corrupt(format!("{key} does not hold an image id")))
+    }
+
+    /// The images that the tags of a name point to.
+    pub fn tagged(&self, name: &str) -> Vec<ImageId> {
+        let tags = self.store.list(&format!("tags/{name}")).unwrap_or_default();
+        let tags = tags.into_iter().take(RELATIVES_MAX).filter_map(|entry| match entry {
+            Listed::Object(key) => key.rsplit_once('/').map(|(_, tag)| tag.to_owned()),
+            Listed::Folder(_) => None,
+        });
+        tags.filter_map(|tag| self.tag(name, &tag).ok().flatten()).collect()
     }
 
     /// Points a tag to an image that is in the store.

@@ -1,0 +1,153 @@
+//! Actions of another image, or of a trace, as a first guess of an image's own.
+
+use units::PageId;
+
+use crate::{Action, ActionSet, MergeConfig, PageMark, first_touches, overlap_percent};
+
+/// Part of an action (percent) that must be found for the rest to be worth pushing.
+const PLACED_PERCENT_MIN: usize = 50;
+
+/// Where a page of another image is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The page.
+    pub page: PageId,
+    /// It has the same content there.
+    pub same: bool,
+}
+
+/// Actions of one other set that are taken: those used last.
+const ACTIONS_MAX: usize = 512;
+
+impl ActionSet {
+    /// Takes over the actions of `other`, the one used last first, on the pages that `place` gives
+    /// for theirs. Left out are actions whose first page or whose half is not found, those of which
+    /// less than `same_percent` has the same content, those that the set has something like
+    /// already, and those there is no room for. Returns how many came.
+    ///
+    /// None of them is proven here: they count half as much as in `other`, no exact run speaks for
+    /// their pages, and the second start that is pushed by one is an audit.
+    pub fn adopt(
+        &mut self,
+        other: &ActionSet,
+        config: &MergeConfig,
+        same_percent: usize,
+        mut place: impl FnMut(PageId) -> Option<Placed>,
+    ) -> usize {
+        let mut adopted = 0;
+        let mut room = (config.pages_total_max / 2).saturating_sub(self.pages_total());
+        // What was used last comes last, so that it keeps being the most recent.
+        let mut found = Vec::new();
+        for action in other.ranked().into_iter().take(ACTIONS_MAX) {
+            let Some(pages) = placed(action, config, same_percent, &mut place) else { continue };
+            if pages.len() <= room {
+                room -= pages.len();
+                found.push((action, pages));
+            }
+        }
+        for (action, pages) in found.into_iter().rev() {
+            let Some(first) = pages.first() else { continue };
+            let variants = self.variants(*first);
+            let is_known = |known: &&Action| overlap_percent(&known.pages, &pages) >= config.overlap_percent;
+            if variants.iter().any(is_known)
+                || variants.len() >= config.variants_max
+                || self.actions.len() >= config.actions_max
+            {
+                continue;
+            }
+            self.take(action, pages);
+            adopted += 1;
+        }
+        adopted
+    }
+
+    fn take(&mut self, action: &Action, pages: Vec<PageId>) {
+        let id = units::ActionId(self.next_id);
+        self.next_id += 1;
+        self.clock += 1;
+        let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
+        let taken = Action {
+            id,
+            revision: 0,
+            uses: 1,
+            pushes: 0,
+            score: action.score / 2,
+            last_used: self.clock,
+            runs: 1,
+            stable: false,
+            pages,
+            marks,
+        };
+        self.actions.insert(id, taken);
+    }
+}
+
+/// The pages of an action where `place` puts them; `None` if too few are found.
+fn placed(
+    action: &Action,
+    config: &MergeConfig,
+    same_percent: usize,
+    place: &mut impl FnMut(PageId) -> Option<Placed>,
+) -> Option<Vec<PageId>> {
+    let first = place(action.first_page())?;
+    let rest = action.pages.iter().skip(1).filter_map(|page| place(*page));
+    let found: Vec<Placed> = std::iter::once(first).chain(rest).collect();
+    let same = found.iter().filter(|placed| placed.same).count();
+    let pages: Vec<PageId> = found.iter().map(|placed| placed.page).collect();
+    let pages = first_touches(&pages, config.action_pages_max);
+    let all = action.pages.len();
+    (pages.len() * 100 >= all * PLACED_PERCENT_MIN && same * 100 >= all * same_percent).then_some(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use units::{ImageId, InodeId};
+
+    use super::*;
+
+    const CONFIG: fn() -> MergeConfig = MergeConfig::default;
+
+    fn pages(inode: u32, indexes: std::ops::Range<u32>) -> Vec<PageId> {
+        indexes.map(|index| PageId::new(InodeId(inode), index)).collect()
+    }
+
+    fn learned(actions: &[Vec<PageId>]) -> ActionSet {
+        let mut set = ActionSet::new(ImageId([1; 32]));
+        actions.iter().for_each(|action| _ = set.learn(action, &CONFIG()));
+        set
+    }
+
+    /// Files keep their pages from 10 on, one page further; other files have another number.
+    fn moved(page: PageId) -> Option<Placed> {
+        let index = if page.index < 10 { page.index } else { page.index + 1 };
+        (page.inode.0 < 5).then(|| Placed { page: PageId::new(InodeId(page.inode.0 + 100), index), same: index < 10 })
+    }
+
+    #[test]
+    fn actions_come_in_the_order_of_their_use_and_prove_themselves_anew() {
+        let mut old = learned(&[pages(1, 0..50), pages(2, 0..20)]);
+        (0..9).for_each(|_| old.credit(units::ActionId(1)));
+        let mut set = ActionSet::new(ImageId([2; 32]));
+        assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 2);
+        let ranked: Vec<&Action> = set.ranked();
+        let expected = [pages(101, 0..10), pages(101, 11..51)].concat();
+        assert_eq!((&ranked[0].pages, ranked[0].uses, ranked[0].pushes), (&expected, 1, 0));
+        assert_eq!(set.image(), ImageId([2; 32]));
+        // The first exact run without a page is enough to drop it.
+        let id = ranked[0].id;
+        set.learn(&expected[..45], &CONFIG());
+        assert_eq!(set.get(id).unwrap().pages, expected[..45]);
+    }
+
+    #[test]
+    fn what_is_not_found_or_known_or_of_other_content_is_left_out() {
+        let lost = [pages(9, 0..1), pages(1, 0..50)].concat();
+        let mostly_lost = [pages(3, 0..10), pages(7, 0..20)].concat();
+        let old = learned(&[lost, mostly_lost, pages(2, 0..12), pages(1, 0..50)]);
+        let mut set = ActionSet::new(ImageId([2; 32]));
+        set.learn(&pages(101, 0..51), &CONFIG());
+        assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 1, "that of file 2");
+        assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 0);
+        assert_eq!(ActionSet::new(ImageId([2; 32])).adopt(&old, &CONFIG(), 50, moved), 1, "file 2 is mostly the same");
+    }
+}

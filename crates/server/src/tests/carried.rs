@@ -1,0 +1,106 @@
+//! What a new image takes over: of the version before it, and of other images.
+
+use std::sync::Arc;
+
+use image::fixture::{Body, Fixture, Node, Part};
+use image::{Limits, Metadata};
+use store::{Memory, Store};
+use units::{PageId, Rng, SplitMix64, Token};
+use wire::Reply;
+
+use super::client::Client;
+use super::learning::{actions, set, teach, without_bundles};
+use super::rig::{Rig, config, image, nodes, program};
+use crate::{Config, StoreAt};
+
+fn opened(bytes: &[u8]) -> Metadata {
+    Metadata::open(&bytes, &Limits::default()).unwrap()
+}
+
+/// The usual tree after an update: one library has other contents, another has some new pages in
+/// front, and a file more shifts the numbers of all others.
+fn updated(files: u64) -> Vec<Node> {
+    let mut rng = SplitMix64(77);
+    let mut noise = |bytes: usize| -> Vec<u8> { (0..bytes).map(|_| rng.below(250) as u8).collect() };
+    let mut nodes = nodes(files);
+    for node in &mut nodes {
+        let Body::File(parts) = &mut node.body else { continue };
+        match (&node.path[..], parts.first_mut()) {
+            (b"lib/m1.so", Some(Part::Data(bytes))) => *bytes = noise(bytes.len()),
+            (b"lib/m2.so", Some(Part::Data(bytes))) => {
+                bytes.splice(8 * 4096..8 * 4096, noise(3 * 4096));
+            }
+            _ => {}
+        }
+    }
+    nodes.insert(0, Node::file(b"a-new-file", &noise(5000)));
+    nodes
+}
+
+/// The same program after the update.
+fn moved(program: &[PageId], old: &Metadata, new: &Metadata) -> Vec<PageId> {
+    let page = |page: &PageId| {
+        let path = old.path(page.inode).unwrap();
+        let shift = if path == b"/lib/m2.so" && page.index >= 8 { 3 } else { 0 };
+        PageId::new(new.resolve(&path).unwrap(), page.index + shift)
+    };
+    program.iter().map(page).collect()
+}
+
+fn store_config(store: &Memory) -> Config {
+    let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+    without_bundles(&mut config);
+    config
+}
+
+/// Starts a program of which nothing was learned; its pages are pushed after one demand.
+fn is_pushed_at_once(rig: &Rig, name: &str, program: &[PageId]) {
+    let mut client = Client::connect(rig.address, 9);
+    let handle = client.open(name);
+    client.status_until(|status| actions(status) >= 1);
+    assert!(matches!(client.pull(handle, Token(9), program[0]), Reply::Block { .. }));
+    client.until(|client| set(program).is_subset(&client.have));
+}
+
+#[test]
+fn an_update_under_the_same_tag_starts_as_if_learned() {
+    let (old, new) = (image(4), Fixture::default().pack(&updated(4)).unwrap());
+    let program = program(&old, 5, 100);
+    let store = Memory::new();
+    let rig = Rig::start(store_config(&store));
+    let mut uploader = Client::connect(rig.address, 7);
+    uploader.upload("app", &old);
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| status["metrics"]["learned_saved"].as_u64() > Some(0));
+    uploader.upload("app", &new);
+    let (old, new) = (opened(&old), opened(&new));
+    assert!(store.get(&crate::learned::key(new.id()), 1 << 20).is_ok(), "before anybody opens it");
+    rig.stop();
+    let rig = Rig::start(store_config(&store));
+    let program = moved(&program, &old, &new);
+    is_pushed_at_once(&rig, "app", &program);
+    assert_eq!(rig.metrics.pages_pushed.get(), program.len() as u64 - 1, "and nothing else");
+}
+
+#[test]
+fn an_image_with_the_same_files_starts_as_the_other_did() {
+    let (old, new) = (image(4), Fixture::default().pack(&updated(4)).unwrap());
+    let program = program(&old, 5, 100);
+    let (rig, store) = Rig::with_image(&old, without_bundles);
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| actions(status) == 1);
+    drop(client);
+    rig.stop();
+    store.put_atomic("other.rnl", &new).unwrap();
+    let stranger = Fixture::default().pack(&[Node::dir(b"lib"), Node::file(b"lib/m1.so", &[9; 9000])]).unwrap();
+    store.put_atomic("stranger.rnl", &stranger).unwrap();
+    let rig = Rig::start(store_config(&store));
+    let (old, new) = (opened(&old), opened(&new));
+    is_pushed_at_once(&rig, "other", &moved(&program, &old, &new));
+    let mut client = Client::connect(rig.address, 3);
+    client.open("stranger");
+    let status = client.status();
+    let images = status["images"].as_array().unwrap();
+    let fitting = images.iter().filter(|image| image["actions"].as_u64() > Some(0)).count();
+    assert_eq!((images.len(), fitting), (3, 2), "a stranger has next to nothing in common with the others");
+}
