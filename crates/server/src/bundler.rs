@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use predict::ActionPredictor;
 use store::{Listed, Store};
@@ -48,7 +49,7 @@ const QUEUE_MAX: usize = 4096;
 
 /// The thread and its queue.
 pub(crate) struct Bundler {
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     worker: Arc<Worker>,
 }
@@ -61,6 +62,13 @@ struct Worker {
     waiting: AtomicUsize,
     /// What is ordered and not made yet, so that nothing is ordered twice.
     ordered: Mutex<HashSet<(u64, ActionId)>>,
+}
+
+/// What the thread is sent.
+enum Message {
+    Job(Job),
+    /// All that was ordered before is done.
+    Reached(Sender<()>),
 }
 
 struct Job {
@@ -134,7 +142,17 @@ impl Bundler {
         if let Some(jobs) = &*locked(&self.jobs) {
             self.worker.waiting.fetch_add(1, Ordering::SeqCst);
             // The thread outlives the sender, so this cannot fail before the end.
-            let _ = jobs.send(job);
+            let _ = jobs.send(Message::Job(job));
+        }
+    }
+
+    /// Waits until all that was ordered before is done, at most so long.
+    pub fn wait(&self, most: Duration) {
+        let (reached, done) = channel();
+        let sent = locked(&self.jobs).as_ref().is_some_and(|jobs| jobs.send(Message::Reached(reached)).is_ok());
+        if sent {
+            // Whatever is not done by then is done later.
+            let _ = done.recv_timeout(most);
         }
     }
 
@@ -161,11 +179,19 @@ impl Drop for Bundler {
 }
 
 impl Worker {
-    fn run(&self, jobs: Receiver<Job>) {
+    fn run(&self, messages: Receiver<Message>) {
         if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS) {
             self.log.info(format_args!("bundles are made at normal priority: {error}"));
         }
-        for job in jobs {
+        for message in messages {
+            let job = match message {
+                Message::Job(job) => job,
+                Message::Reached(reached) => {
+                    // Nobody may be waiting any more.
+                    let _ = reached.send(());
+                    continue;
+                }
+            };
             locked(&self.ordered).remove(&(job.serial, job.action));
             if let (false, Some(image)) = (self.stopped(), job.image.upgrade()) {
                 let made = caught_blocking(|| {

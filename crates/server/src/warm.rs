@@ -32,9 +32,6 @@ const FILES_MAX: usize = 1024;
 /// they take this part of that of decoded blocks: the rest is for what is used now.
 const MEMORY_PART: usize = 2;
 
-/// How long to sleep while bundles are being opened.
-const PAUSE: Duration = Duration::from_millis(2);
-
 /// Makes ready what is served most. Blocks.
 pub(crate) fn warm(shared: &Shared) {
     if !shared.config.learning.enabled {
@@ -56,9 +53,7 @@ pub(crate) fn warm(shared: &Shared) {
         }
     }
     if let (Some(bundler), Provider::Bundle) = (&shared.bundler, shared.config.learning.provider) {
-        while bundler.waiting() > 0 && begun.elapsed() < TIME_MAX {
-            std::thread::sleep(PAUSE);
-        }
+        bundler.wait(TIME_MAX.saturating_sub(begun.elapsed()));
         read_pieces(shared, &opened, begun + TIME_MAX);
     }
 }
@@ -98,14 +93,17 @@ fn read_pieces(shared: &Shared, images: &[Arc<Published>], until: Instant) {
     }
     actions.sort_by_key(|(uses, ..)| Reverse(*uses));
     let mut left = (shared.config.shares().decoded / MEMORY_PART) as u64;
-    for (_, image, action) in actions {
+    'bundles: for (_, image, action) in actions {
         let Some(bundle) = images.get(image).and_then(|image| image.bundles.get(action)) else { continue };
         for codec in [PushCodec::Lz4, PushCodec::Zstd] {
             for piece in 0..bundle.piece_count() {
                 left = left.saturating_sub(bundle.piece_bytes(piece, codec));
-                // A damaged bundle is made anew when it is pushed.
-                if left == 0 || Instant::now() > until || bundle.load_piece(piece, codec, &shared.blocks).is_err() {
+                if left == 0 || Instant::now() > until {
                     return;
+                }
+                // A damaged bundle is made anew when it is pushed.
+                if bundle.load_piece(piece, codec, &shared.blocks).is_err() {
+                    continue 'bundles;
                 }
             }
         }
