@@ -141,6 +141,9 @@ impl LocalReader {
         ANSWER.set(answer);
         shared.run(|schedule, _| schedule.read_ended(span.pages, error));
         let (decoded, gone) = near.into_changes();
+        if !decoded.is_empty() {
+            self.blocks.count_demanded(span.pages.count);
+        }
         gone.into_iter().for_each(|gone| shared.offer_evicted(gone));
         if self.hands_on {
             self.blocks.take(pieces.iter().filter_map(|piece| piece.place.map(|(block, at)| (block, at, piece.bytes))));

@@ -36,6 +36,7 @@ pub struct FileBlocks {
     cache: Mutex<Cache>,
     hits: AtomicU64,
     decoded: AtomicU64,
+    pages_demanded: AtomicU64,
     bytes_read: AtomicU64,
     corrupt: AtomicU64,
     errors: AtomicU64,
@@ -87,6 +88,7 @@ impl FileBlocks {
             cache: Mutex::new(cache),
             hits: AtomicU64::new(0),
             decoded: AtomicU64::new(0),
+            pages_demanded: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             corrupt: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -150,6 +152,11 @@ impl FileBlocks {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A READ of so many pages found not all of them decoded.
+    pub(crate) fn count_demanded(&self, pages: u32) {
+        self.pages_demanded.fetch_add(pages.into(), Ordering::Relaxed);
+    }
+
     /// Stored bytes that were read from the file.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
@@ -160,6 +167,7 @@ impl FileBlocks {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         counters.reads.read_errors += load(&self.errors);
         counters.demand.requests += load(&self.decoded);
+        counters.demand.pages_demanded += load(&self.pages_demanded);
         counters.demand.verify_failures += load(&self.corrupt);
         counters.memory.cache_hits += load(&self.hits);
     }
@@ -195,7 +203,6 @@ impl FileBlocks {
         stored.resize(entry.stored_bytes as usize, 0);
         self.file.read_exact_at(entry.file_offset, &mut stored).map_err(|_| BlockFailure::Read)?;
         self.metadata.decode_block(id, &stored, &mut raw).map_err(|error| self.tell(&error))?;
-        self.decoded.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(entry.stored_bytes.into(), Ordering::Relaxed);
         keep_spare(&mut self.lock().spares_stored, stored);
         Ok(Arc::new(raw))
@@ -225,6 +232,8 @@ impl NearBlock {
         if self.block.as_ref().is_none_or(|(near, _)| *near != id) {
             let found = blocks.get(id)?;
             if found.is_fresh {
+                // What is read for a hint is no demand.
+                blocks.decoded.fetch_add(1, Ordering::Relaxed);
                 self.decoded.push(id);
             }
             self.gone.extend(found.gone);
