@@ -112,8 +112,10 @@ fn in_form(rig: &Rig, form: PieceForm, pages: &[PageId], encoder: &mut codec::St
 }
 
 #[test]
-fn pieces_of_all_forms_are_decoded_and_the_server_is_told_how_fast() {
+fn pieces_of_all_forms_are_decoded_and_the_server_is_told_how_near_and_fast() {
     let rig = Rig::new();
+    let near = |event: &ServerEvent| matches!(event, ServerEvent::Notice(Notice::DeviceSpeed { round_trip: 1.., .. }));
+    rig.server.wait(|log| log.iter().any(|(_, event)| near(event)).then_some(()));
     let stream = rig.server.push_start(0, 1, PushEncoding::Pieces, false);
     let mut encoder = codec::StreamEncoder::new(3, 17).unwrap();
     let forms = [
