@@ -131,7 +131,14 @@ impl Catalog {
             Name::Tag { name, .. } => Some(name.as_str()),
             Name::Id(_) => None,
         };
-        self.open_object(id, object, stem, uploads)
+        self.open_object(id, object, stem, Some(uploads))
+    }
+
+    /// Opens an image if there is memory for it and for all that was learned of it: nothing is
+    /// closed or forgotten for it.
+    pub fn open_beside(&self, id: ImageId) -> Result<(Arc<Published>, bool), Failure> {
+        let (id, object) = self.names.find(&Name::Id(id))?;
+        self.open_object(id, object, None, None)
     }
 
     /// Opens an image again that a client has open and that was closed meanwhile to make room.
@@ -144,15 +151,16 @@ impl Catalog {
     ) -> Result<(Arc<Published>, bool), Failure> {
         // An upload may have put a whole file where a damaged one was.
         let object = self.store.open(&image_key(id)).unwrap_or(object);
-        self.open_object(id, object, None, uploads)
+        self.open_object(id, object, None, Some(uploads))
     }
 
+    /// `uploads`: room is made of them and of other images; `None` if it has to be there.
     fn open_object(
         &self,
         id: ImageId,
         object: Arc<dyn Object>,
         name: Option<&str>,
-        uploads: &dyn Interrupted,
+        uploads: Option<&dyn Interrupted>,
     ) -> Result<(Arc<Published>, bool), Failure> {
         if let Some(image) = self.lookup(id) {
             return Ok((image, false));
@@ -185,7 +193,15 @@ impl Catalog {
             }
         };
         let (blocks, metrics) = (self.blocks.clone(), self.metrics.clone());
-        let predictor = Learning::new(predictor, |bytes| self.reserve_learned(bytes));
+        let bytes = Learning::bytes_of(&predictor);
+        let memory = match uploads {
+            Some(_) => self.reserve_learned(bytes),
+            None => {
+                let all = self.learned.take(bytes).filter(|memory| memory.bytes() == bytes);
+                all.ok_or_else(|| no_memory("what is learned", &self.learned))?
+            }
+        };
+        let predictor = Learning::new(predictor, memory);
         let image = Published::new(metadata, object, predictor, blocks, metrics, reserved);
         *locked(&image.saved) = saved;
         let image = Arc::new(image);
@@ -200,21 +216,14 @@ impl Catalog {
 
     /// Takes memory for metadata. If there is too little, uploads that lost their connection are
     /// dropped, then images are closed: clients that have them open get them back with their next
-    /// request.
-    pub fn reserve(&self, bytes: usize, uploads: &dyn Interrupted) -> Result<Reserved, Failure> {
+    /// request. Without `uploads` neither is done.
+    fn reserve(&self, bytes: usize, uploads: Option<&dyn Interrupted>) -> Result<Reserved, Failure> {
         loop {
             if let Some(reserved) = self.memory.take(bytes) {
                 return Ok(reserved);
             }
-            if !uploads.drop_oldest(None) && !self.close_oldest() {
-                let all = self.memory.bytes_max() >> 20;
-                return Err(Failure::new(
-                    ErrorCode::Busy,
-                    format!(
-                        "the server's memory for metadata ({all} MiB) is used up; try again later, or \
-                         give the server a larger --memory"
-                    ),
-                ));
+            if !uploads.is_some_and(|uploads| uploads.drop_oldest(None) || self.close_oldest()) {
+                return Err(no_memory("metadata", &self.memory));
             }
         }
     }
@@ -263,7 +272,7 @@ impl Catalog {
 
     /// Memory for an upload that has its share of it.
     pub fn reserve_upload(&self, share: Room, uploads: &dyn Interrupted) -> Result<UploadMemory, Failure> {
-        let reserved = self.reserve(share.amount(), uploads)?;
+        let reserved = self.reserve(share.amount(), Some(uploads))?;
         Ok(UploadMemory { share, reserved })
     }
 
@@ -309,4 +318,12 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+fn no_memory(what: &str, account: &Account) -> Failure {
+    let all = account.bytes_max() >> 20;
+    let text = format!(
+        "the server's memory for {what} ({all} MiB) is used up; try again later, or give the server a larger --memory"
+    );
+    Failure::new(ErrorCode::Busy, text)
 }

@@ -21,10 +21,13 @@ pub(crate) struct Learning {
 }
 
 impl Learning {
-    /// A predictor that goes on from what it knows. `reserve` gives as much memory of what it is
-    /// asked for as there is.
-    pub fn new(mut predictor: ActionPredictor, reserve: impl FnOnce(usize) -> Reserved) -> Learning {
-        let memory = reserve(predictor.memory_bytes() + STEP_BYTES);
+    /// Memory that a predictor begins with.
+    pub fn bytes_of(predictor: &ActionPredictor) -> usize {
+        predictor.memory_bytes() + STEP_BYTES
+    }
+
+    /// A predictor that goes on from what it knows, as far as `memory` goes.
+    pub fn new(mut predictor: ActionPredictor, memory: Reserved) -> Learning {
         predictor.shrink_to(memory.bytes());
         Learning { predictor, memory }
     }

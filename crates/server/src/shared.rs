@@ -107,8 +107,7 @@ impl Shared {
         self.clock.instant(moment)
     }
 
-    /// An image was opened for the first time, or by a device with a smaller window: get ready to
-    /// push from it. Blocks.
+    /// An image was opened that was not open before: gets ready to push from it. Blocks.
     pub fn prepare(&self, image: &Arc<Published>) {
         if !self.config.learning.enabled {
             return;

@@ -12,8 +12,8 @@ use predict::ActionPredictor;
 use store::Listed;
 use units::{ActionId, ImageId};
 
+use crate::account::Account;
 use crate::lock::locked;
-use crate::name::Name;
 use crate::published::Published;
 use crate::shared::Shared;
 use crate::speed::PushCodec;
@@ -28,8 +28,9 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Learned files that are looked at.
 const FILES_MAX: usize = 1024;
 
-/// Images are opened until they take this part of the memory of metadata, and pieces are read until
-/// they take this part of that of decoded blocks: the rest is for what is used now.
+/// Images are opened until they take this part of the memory of metadata, or of that of what is
+/// learned, and pieces are read until they take this part of that of decoded blocks: the rest is
+/// for what is used now.
 const MEMORY_PART: usize = 2;
 
 /// Makes ready what is served most. Blocks.
@@ -39,14 +40,15 @@ pub(crate) fn warm(shared: &Shared) {
     }
     let begun = Instant::now();
     let mut opened = Vec::new();
-    let memory_max = shared.config.shares().metadata / MEMORY_PART;
+    let has_enough = |account: &Account| account.taken_bytes() > account.bytes_max() / MEMORY_PART;
     for id in most_used(shared, begun + LOOK_TIME_MAX) {
-        let is_full = opened.len() >= shared.config.images.open_max || shared.catalog.memory.taken_bytes() > memory_max;
-        if is_full || begun.elapsed() > TIME_MAX {
+        let is_full = has_enough(&shared.catalog.memory) || has_enough(&shared.catalog.learned);
+        if is_full || opened.len() >= shared.config.images.open_max || begun.elapsed() > TIME_MAX {
             break;
         }
-        // Who asks for an image that cannot be opened is told why.
-        let Ok((image, fresh)) = shared.catalog.open(&Name::Id(id), shared.uploads.interrupted()) else { continue };
+        // One for which there is no room would close those before it. Who asks for an image that
+        // cannot be opened is told why.
+        let Ok((image, fresh)) = shared.catalog.open_beside(id) else { continue };
         if fresh {
             shared.prepare(&image);
             opened.push(image);

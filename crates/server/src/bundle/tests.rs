@@ -29,7 +29,8 @@ fn published(pages: usize) -> (Published, Vec<u8>) {
     let (blocks, metrics) = (Arc::new(BlockCache::new(&shares)), Arc::new(Metrics::default()));
     let object = store.open("image").unwrap();
     let account = Account::new(1 << 20);
-    let predictor = Learning::new(predictor, |bytes| account.take(bytes).unwrap());
+    let memory = account.take(Learning::bytes_of(&predictor)).unwrap();
+    let predictor = Learning::new(predictor, memory);
     let reserved = account.take(0).unwrap();
     (Published::new(metadata, object, predictor, blocks, metrics, reserved), content)
 }

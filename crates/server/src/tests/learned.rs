@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use image::{Limits, Superblock};
+use profile::{ActionSet, MergeConfig};
 use serde_json::Value;
 use store::{Listed, Memory, Store};
-use units::Token;
+use units::{InodeId, PageId, Token};
 use wire::PushEndReason;
 
 use super::bundles::wants_lz4;
@@ -59,6 +61,38 @@ fn what_was_learned_last_is_saved_by_an_orderly_end() {
     let mut client = Client::connect(rig.address, 2);
     client.open("app");
     assert_eq!(actions(&client.status()), 1);
+}
+
+/// A store with images of which much was learned: some of them fill the memory for it.
+fn much_learned(images: &[&str]) -> (Memory, Vec<String>) {
+    let (store, mut keys) = (Memory::new(), Vec::new());
+    for (files, name) in (4..).zip(images) {
+        let bytes = image(files);
+        store.put_atomic(&format!("{name}.rnl"), &bytes).unwrap();
+        let mut actions = ActionSet::new(Superblock::read(&bytes.as_slice(), &Limits::default()).unwrap().id);
+        for inode in (2..6).map(InodeId) {
+            let pages: Vec<PageId> = (0..9_000).map(|index| PageId::new(inode, index)).collect();
+            actions.learn(&pages, &MergeConfig::default());
+        }
+        keys.push(crate::learned::key(actions.image()));
+        store.put_atomic(&keys[keys.len() - 1], &actions.encode()).unwrap();
+    }
+    (store, keys)
+}
+
+#[test]
+fn regress_a_server_that_starts_forgets_nothing_for_want_of_memory() {
+    let (store, keys) = much_learned(&["one", "two", "three"]);
+    let read = || keys.iter().map(|key| store.get(key, 1 << 20).unwrap()).collect::<Vec<_>>();
+    let before = read();
+    let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+    without_bundles(&mut config);
+    config.memory_bytes_max = 32 << 20;
+    let rig = Rig::start(config);
+    let status = Client::connect(rig.address, 1).status();
+    assert_eq!(status["images"].as_array().unwrap().len(), 1, "there is room for one");
+    rig.stop();
+    assert!(read() == before);
 }
 
 #[test]
