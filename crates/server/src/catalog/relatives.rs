@@ -52,7 +52,7 @@ impl Catalog {
                 let mut mapping = Mapping::new(metadata, image);
                 expected.adopt(actions, &self.predict.merge, same_percent, |page| mapping.place(page))
             });
-            used += usize::from(adopted.is_some());
+            used += usize::from(adopted.is_some_and(|actions| actions > 0));
             if used >= RELATIVES_MAX {
                 break;
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use image::fixture::{Body, Fixture, Node, Part};
 use image::{Limits, Metadata};
+use profile::{ActionSet, MergeConfig};
 use store::{Memory, Store};
 use units::{PageId, Rng, SplitMix64, Token};
 use wire::Reply;
@@ -103,4 +104,26 @@ fn an_image_with_the_same_files_starts_as_the_other_did() {
     let images = status["images"].as_array().unwrap();
     let fitting = images.iter().filter(|image| image["actions"].as_u64() > Some(0)).count();
     assert_eq!((images.len(), fitting), (3, 2), "a stranger has next to nothing in common with the others");
+}
+
+#[test]
+fn regress_images_that_do_not_fit_leave_room_for_one_that_does() {
+    let store = Memory::new();
+    let learned = |bytes: &[u8], pages: &[PageId]| {
+        let mut actions = ActionSet::new(opened(bytes).id());
+        actions.learn(pages, &MergeConfig::default());
+        store.put_atomic(&crate::learned::key(actions.image()), &actions.encode()).unwrap();
+    };
+    for stranger in b'a'..b'n' {
+        let bytes = Fixture::default().pack(&[Node::file(&[stranger], &[stranger; 40 * 4096])]).unwrap();
+        store.put_atomic(&format!("{}.rnl", stranger as char), &bytes).unwrap();
+        learned(&bytes, &program(&bytes, 5, 40));
+    }
+    let (old, new) = (image(4), Fixture::default().pack(&updated(4)).unwrap());
+    store.put_atomic("old.rnl", &old).unwrap();
+    store.put_atomic("new.rnl", &new).unwrap();
+    let program = program(&old, 5, 100);
+    learned(&old, &program);
+    let rig = Rig::start(store_config(&store));
+    is_pushed_at_once(&rig, "new", &moved(&program, &opened(&old), &opened(&new)));
 }
