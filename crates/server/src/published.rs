@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 
 use bytes::Bytes;
 use image::{HashTree, Metadata, ReadAt};
@@ -129,6 +129,11 @@ impl Published {
     /// hashes are not derived.
     pub fn proves(&self) -> bool {
         !self.metadata.proves_chunk_hashes() || self.hash_tree().is_some()
+    }
+
+    /// Whether somebody derives the chunk hashes just now.
+    pub fn is_deriving(&self) -> bool {
+        matches!(self.deriving.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Sees to it that they can, which may decode the whole image.

@@ -76,13 +76,13 @@ pub(super) fn prove(
     pages: &[PageId],
 ) -> Result<bool, Failure> {
     if session.wire.takes_proofs() && !image.proves() {
+        // That may take seconds: the device may rather ask for blocks.
+        let busy = || Failure::new(ErrorCode::Busy, "the chunk hashes are not there yet; ask again");
+        if image.is_deriving() {
+            return Err(busy());
+        }
         let image = Arc::clone(image);
-        // Seconds, perhaps: the device may rather ask for blocks.
-        let prepare = move || {
-            image.prepare_proofs()?;
-            Err(Failure::new(ErrorCode::Busy, "the chunk hashes were not there yet; ask again"))
-        };
-        session.answer(request, 0, prepare);
+        session.answer(request, 0, move || image.prepare_proofs().and_then(|()| Err(busy())));
         return Ok(false);
     }
     if let Some((pushes, mut link)) = session.pushes() {

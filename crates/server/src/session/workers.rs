@@ -150,9 +150,10 @@ impl Workers {
                 Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
             });
             let prepare = opened.as_ref().ok().filter(|(_, fresh)| *fresh).map(|(image, _)| image.clone());
-            // Where they are not stored, all blocks are decoded for them: nothing is pushed before.
-            let derive = opened.as_ref().ok().map(|(image, _)| image).filter(|image| takes_proofs && !image.proves());
-            let derive = derive.cloned();
+            // Where they are not stored, all blocks are decoded for them: nothing is pushed before. One
+            // thread is enough.
+            let derives = |image: &&Arc<Published>| takes_proofs && !image.proves() && !image.is_deriving();
+            let derive = opened.as_ref().ok().map(|(image, _)| image).filter(derives).cloned();
             // The image stays open even if the connection is gone.
             workers.report(report(opened.map(|(image, _)| image)));
             if let Some(image) = derive {
