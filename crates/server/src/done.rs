@@ -41,6 +41,8 @@ pub(crate) enum Done {
 /// A piece that was built for a sequence of pages.
 pub(crate) struct Built {
     pub sequence: u64,
+    /// The bytes were compressed before they were needed.
+    pub from_bundle: bool,
     pub piece: Result<Piece, Failure>,
     pub room: Room,
 }
@@ -51,8 +53,6 @@ pub(crate) struct Piece {
     pub bytes: Bytes,
     /// What the next piece goes on with.
     pub encoder: Option<Box<StreamEncoder>>,
-    /// The bytes were compressed before they were needed.
-    pub from_bundle: bool,
 }
 
 /// A piece that was built of data blocks.

@@ -216,8 +216,8 @@ impl PagePusher {
             && let Some(room) = self.pieces.try_room(bytes_max)
             && let Some(bytes) = bundle.cached_piece(*piece, *codec, &self.shared.blocks)
         {
-            let piece = bytes.map(|bytes| Piece { pages: work.pages, bytes, encoder: None, from_bundle: true });
-            self.built(wire, Built { sequence: number, piece, room });
+            let piece = bytes.map(|bytes| Piece { pages: work.pages, bytes, encoder: None });
+            self.built(wire, Built { sequence: number, from_bundle: true, piece, room });
             return true;
         }
         let ahead = match self.shared.config.learning.provider {
@@ -225,9 +225,9 @@ impl PagePusher {
             _ => Vec::new(),
         };
         let blocks = self.shared.blocks.clone();
+        let from_bundle = matches!(work.coding, Coding::Bundle { .. });
         let work = move || {
             let Work { pages, coding } = work;
-            let from_bundle = matches!(coding, Coding::Bundle { .. });
             let made = match coding {
                 Coding::Bundle { bundle, piece, codec } => {
                     bundle.load_piece(piece, codec, &blocks).map(|bytes| (bytes, None))
@@ -235,9 +235,10 @@ impl PagePusher {
                 Coding::Live(coding) => compress(&image, &pages, coding),
             };
             image.read_ahead(&ahead);
-            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder, from_bundle })
+            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder })
         };
-        self.pieces.build(bytes_max, work, move |piece, room| Done::Built(Built { sequence: number, piece, room }));
+        let built = move |piece, room| Done::Built(Built { sequence: number, from_bundle, piece, room });
+        self.pieces.build(bytes_max, work, built);
         true
     }
 
@@ -297,7 +298,7 @@ impl PagePusher {
 
     /// Queues a piece that was built.
     pub fn built(&mut self, wire: &mut ServerConnection, built: Built) {
-        let Built { sequence: number, piece, room } = built;
+        let Built { sequence: number, from_bundle, piece, room } = built;
         #[cfg(test)]
         self.orphans.remove(&number);
         // A sequence that ended meanwhile is gone, or takes no more pieces.
@@ -306,7 +307,7 @@ impl PagePusher {
         let image = sequence.image.id;
         let Some(pushing) = sequence.pushing_mut() else { return };
         let queued = match piece {
-            Ok(Piece { pages, bytes, encoder: next, from_bundle }) => {
+            Ok(Piece { pages, bytes, encoder: next }) => {
                 if let Source::Live { encoder, .. } = &mut pushing.source {
                     *encoder = next;
                 }
@@ -315,7 +316,12 @@ impl PagePusher {
                 }
                 self.queue(wire, at, &pages, bytes).map(|()| pages)
             }
-            Err(failure) => Err(failure),
+            Err(failure) => {
+                if from_bundle {
+                    self.bundle_failed(at);
+                }
+                Err(failure)
+            }
         };
         match queued {
             Ok(pages) => {
@@ -367,14 +373,18 @@ impl PagePusher {
         self.close(at);
     }
 
-    fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
+    /// A piece of the bundle does not match its hash, or cannot be read: the bundle is made anew.
+    fn bundle_failed(&self, at: usize) {
         let Some(sequence) = self.sequences.get(at) else { return };
-        self.shared.log.warning(format_args!("a push of image {} failed: {failure}", sequence.image.id));
         if let Some(Pushing { action, source: Source::Bundle(bundled), .. }) = sequence.pushing() {
-            // It does not match its hashes, or cannot be read: make it anew.
             self.shared.metrics.bundles_failed.one();
             self.shared.replace_bundle(sequence.image.clone(), *action, bundled.bundle.key.clone());
         }
+    }
+
+    fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
+        let Some(sequence) = self.sequences.get(at) else { return };
+        self.shared.log.warning(format_args!("a push of image {} failed: {failure}", sequence.image.id));
         self.cancel(wire, at, PushEndReason::Failed);
     }
 

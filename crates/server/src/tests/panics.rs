@@ -8,8 +8,9 @@ use image::{Limits, Metadata};
 use store::{Memory, Store};
 use units::{BlockId, PageId, Token};
 use wire::volume::{LeaseKind, VolumeAsk, VolumeReply};
-use wire::{ClientConfig, ErrorCode, Reply, Request};
+use wire::{ClientConfig, ErrorCode, PushEndReason, Reply, Request};
 
+use super::bundles::wants_lz4;
 use super::client::Client;
 use super::hooked::{Hooked, Operation};
 use super::learning::{bundles, teach};
@@ -159,4 +160,46 @@ fn panics_of_upkeep_and_of_the_thread_that_makes_bundles_cost_one_round_and_one_
         device.end(handle, Token(seed.into()));
         client.status_until(|_| opens.load(Ordering::SeqCst) > before);
     }
+}
+
+#[test]
+fn regress_a_bundle_is_not_made_anew_for_a_block_of_the_image_that_cannot_be_read() {
+    let bytes = image(60);
+    let metadata = Metadata::open(&bytes.as_slice(), &Limits::default()).unwrap();
+    let all = program(&bytes, 5, 100);
+    let block =
+        |page: &PageId| metadata.chunk(metadata.page_chunks(*page).unwrap().chunks().next().unwrap()).unwrap().block;
+    // One page of the second piece is not in a block that the Provider holds.
+    let held: Vec<BlockId> = all[..32].iter().map(block).collect();
+    let (lacks, has): (Vec<PageId>, Vec<PageId>) = all[32..64].iter().partition(|page| !held.contains(&block(page)));
+    let bad = metadata.block(block(&lacks[0])).unwrap().file_offset;
+    let armed = Arc::new(AtomicBool::new(false));
+    let arms = armed.clone();
+    let hook = move |key: &str, operation| {
+        let reads = key == "app.rnl" && operation == (Operation::Read { offset: bad });
+        assert!(!(reads && arms.load(Ordering::SeqCst)), "injected");
+    };
+    let memory = Memory::new();
+    memory.put_atomic("app.rnl", &bytes).unwrap();
+    let store = Hooked::new(memory, hook);
+    let start = || {
+        let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+        config.learning.provider_threshold = 1.0;
+        Rig::start(config)
+    };
+    let rig = start();
+    let (mut first, _) = teach(&rig, 1, &all);
+    first.status_until(|status| bundles(status) == 1 && status["bundles_waiting"] == 0);
+    rig.stop();
+
+    let rig = start();
+    armed.store(true, Ordering::SeqCst);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    wants_lz4(&mut client);
+    // The device has all others of the piece, so that this one is compressed by itself.
+    client.touch(handle, Token(0), &[&has[..], &lacks[1..]].concat());
+    client.pull(handle, Token(2), all[0]);
+    client.until(|client| client.streams.values().any(|stream| stream.end == Some(PushEndReason::Failed)));
+    assert_eq!((rig.metrics.pushes_from_bundle.get(), rig.metrics.bundles_failed.get()), (1, 0));
 }
