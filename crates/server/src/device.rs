@@ -129,9 +129,12 @@ impl Drop for Device {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
         let mut remembered = locked(&self.devices.inner.remembered);
-        if remembered.len() < REMEMBERED_MAX || remembered.contains_key(&key.0) {
-            remembered.insert(key.0, *locked(&self.known));
+        if remembered.len() >= REMEMBERED_MAX && !remembered.contains_key(&key.0) {
+            // Any: what is lost is a first guess.
+            let other = remembered.keys().next().copied();
+            other.map(|other| remembered.remove(&other));
         }
+        remembered.insert(key.0, *locked(&self.known));
         drop(remembered);
         let mut devices = locked(&self.devices.inner.by_key);
         // A connection that came after the last of ours went may have listed another one.
@@ -345,6 +348,8 @@ mod tests {
         assert_eq!(speed(2, 1), usual);
         (0..3000u32).for_each(|last| drop(devices.join(Peer::at((last.to_be_bytes(), 1).into()), 1)));
         assert_eq!(locked(&devices.inner.remembered).len(), REMEMBERED_MAX);
+        devices.join(peer(5), 1).note(|known| known.carried(1 << 30));
+        assert_ne!(speed(5, 2), usual, "the last one is remembered all the same");
     }
 
     #[test]
