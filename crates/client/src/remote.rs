@@ -63,9 +63,12 @@ struct Begun {
     ready: Option<Moment>,
     /// When the first part came, and how much had been received by then.
     first: Option<(Moment, u64)>,
-    parts: Vec<(ImageHandle, u64, Bytes)>,
-    /// Bytes of the parts.
-    bytes: u64,
+    /// The image of the first part.
+    image: Option<ImageHandle>,
+    /// The superblock, and the metadata as far as it came in order.
+    bytes: Vec<u8>,
+    /// Where the metadata lies in the file, as its first part says.
+    metadata_offset: u64,
 }
 
 /// Fetches the start of an image. Offsets are those of [`Fetched::bytes`].
@@ -178,29 +181,34 @@ fn open_image(
 }
 
 impl Begun {
-    /// Keeps a part unless it makes more than `max`.
-    fn take(&mut self, part: (ImageHandle, u64, Bytes), max: u64, now: (Moment, u64)) {
+    /// Takes a part if it follows those before it and they make no more than `max` together. What
+    /// is not taken is asked for later, so nothing is kept that may not be needed.
+    fn take(&mut self, (image, offset, bytes): (ImageHandle, u64, Bytes), max: u64, now: (Moment, u64)) {
         self.first.get_or_insert(now);
-        let bytes = self.bytes.saturating_add(part.2.len() as u64);
-        if bytes <= max {
-            self.bytes = bytes;
-            self.parts.push(part);
+        let is_same = *self.image.get_or_insert(image) == image;
+        let (have, more) = (self.bytes.len() as u64, bytes.len() as u64);
+        if have == SUPERBLOCK_BYTES {
+            self.metadata_offset = offset;
+        }
+        let follows = match have {
+            0 => offset == 0 && more == SUPERBLOCK_BYTES,
+            _ => offset.checked_sub(self.metadata_offset) == Some(have - SUPERBLOCK_BYTES),
+        };
+        if is_same && follows && have + more <= max {
+            self.bytes.extend_from_slice(&bytes);
         }
     }
 
-    /// The parts as far as they follow one another.
+    /// What came of the image that was opened.
     fn assemble(self, opened: &Opened) -> Fetched {
-        let mut fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
-        for (image, offset, bytes) in self.parts {
-            let next = fetched.bytes.len() as u64;
-            // Nothing is longer than what it belongs to.
-            let room = if next == 0 { SUPERBLOCK_BYTES } else { opened.region.end.saturating_sub(offset) };
-            let whole = next > 0 || bytes.len() as u64 == SUPERBLOCK_BYTES;
-            if image == opened.image && offset == fetched.file_offset(next) && whole && bytes.len() as u64 <= room {
-                fetched.bytes.extend_from_slice(&bytes);
-            }
-        }
-        fetched
+        let (region, mut bytes) = (opened.region.clone(), self.bytes);
+        let most = match (self.image == Some(opened.image), self.metadata_offset == region.start) {
+            (false, _) => 0,
+            (true, false) => SUPERBLOCK_BYTES,
+            (true, true) => SUPERBLOCK_BYTES + (region.end - region.start),
+        };
+        bytes.truncate(most as usize);
+        Fetched { bytes, region, file_bytes: opened.file_bytes }
     }
 }
 
@@ -316,4 +324,32 @@ fn head_bytes(whole: u64) -> u64 {
 /// Pieces end at the superblock's end and every [`PIECE_BYTES`] after it.
 fn piece_end(start: u64, end: u64) -> u64 {
     if start < SUPERBLOCK_BYTES { SUPERBLOCK_BYTES } else { end.min(start + PIECE_BYTES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: ImageHandle = ImageHandle(5);
+
+    fn take(begun: &mut Begun, offset: u64, bytes: u64) {
+        begun.take((IMAGE, offset, vec![offset as u8; bytes as usize].into()), 10_000, (Moment(0), 0));
+    }
+
+    #[test]
+    fn regress_many_small_parts_take_no_more_memory_than_their_bytes() {
+        let mut begun = Begun::default();
+        (0..1000).for_each(|_| take(&mut begun, 0, 1));
+        assert!(begun.bytes.is_empty(), "no superblock");
+        take(&mut begun, 0, SUPERBLOCK_BYTES);
+        (0..1000).for_each(|_| take(&mut begun, 8000, 1));
+        assert_eq!(begun.bytes.len() as u64, SUPERBLOCK_BYTES + 1, "the same part again");
+        (8001..30_000).for_each(|offset| take(&mut begun, offset, 1));
+        assert_eq!(begun.bytes.len(), 10_000);
+        take(&mut begun, u64::MAX, 1);
+        let opened = Opened { image: IMAGE, id: ImageId([1; 32]), file_bytes: 50_000, region: 8000..9000 };
+        let fetched = begun.assemble(&opened);
+        assert_eq!(fetched.bytes.len() as u64, SUPERBLOCK_BYTES + 1000);
+        assert_eq!(fetched.bytes[4096..4099], [8000u64 as u8, 8001u64 as u8, 8002u64 as u8]);
+    }
 }
