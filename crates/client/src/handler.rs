@@ -24,6 +24,10 @@ use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::StreamInfo;
 use crate::shared::Shared;
 
+/// Wrong proofs of chunk hashes on connections of one index, after which the server counts as one
+/// that sends none: damage on the way is not repeated so often.
+const BAD_PROOFS_MAX: u32 = 3;
+
 /// The handler of one connection of a session.
 pub(crate) struct ImageHandler {
     shared: Arc<Shared>,
@@ -36,6 +40,8 @@ pub(crate) struct ImageHandler {
     hashes: Option<HashFetch>,
     /// The chunk hashes could not be had.
     was_refused: bool,
+    /// Proofs that were wrong.
+    bad_proofs: u32,
     /// The volume client whose frames go along, once there is one.
     volumes: Option<VolumeFrames>,
     /// The image was open on a connection of this index before.
@@ -72,7 +78,8 @@ impl ImageHandler {
     ) -> ImageHandler {
         let live = Live { image, ..Live::default() };
         let (short, was_up) = (ShortConnections::default(), image.is_some());
-        ImageHandler { shared, dialer, index, short, hashes, was_refused: false, volumes: None, was_up, live }
+        let (was_refused, bad_proofs) = (false, 0);
+        ImageHandler { shared, dialer, index, short, hashes, was_refused, bad_proofs, volumes: None, was_up, live }
     }
 }
 
@@ -181,18 +188,31 @@ impl ImageHandler {
     fn take_hello(&mut self, features: u64) {
         let metadata = &self.shared.metadata;
         // Pages that come over connections of their own come without.
-        metadata.expect_proofs(features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections);
-        if !metadata.takes_pages() && self.hashes.is_none() && self.index == 0 && !self.was_refused {
+        let proves = features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections;
+        let is_wrong = self.bad_proofs >= BAD_PROOFS_MAX;
+        metadata.expect_proofs(proves && !is_wrong);
+        let fetches = (self.index == 0 || is_wrong) && !self.was_refused;
+        if !metadata.takes_pages() && self.hashes.is_none() && fetches {
             self.hashes = Some(HashFetch::new(metadata.chunk_hash_region(), b""));
         }
     }
 
-    /// Chunk hashes came with a proof, before the pages they are for. Without them these pages are
-    /// refused.
-    fn take_proof(&self, proof: &[u8]) {
-        if self.shared.metadata.load_proof(proof).is_err() {
-            self.shared.run(|schedule, _| schedule.verify_failed());
+    /// Chunk hashes came with a proof, before the pages they are for. They come once on a
+    /// connection, so one on which they were damaged cannot bring these pages any more: the next
+    /// connection does.
+    fn take_proof(&mut self, connection: &mut Connection, proof: &[u8]) -> ControlFlow<()> {
+        let metadata = &self.shared.metadata;
+        if metadata.load_proof(proof).is_ok() {
+            return ControlFlow::Continue(());
         }
+        self.shared.run(|schedule, _| schedule.verify_failed());
+        let needs_none = metadata.has_chunk_hashes() || metadata.contradiction().is_some();
+        if needs_none || self.bad_proofs >= BAD_PROOFS_MAX {
+            return ControlFlow::Continue(());
+        }
+        self.bad_proofs += 1;
+        connection.machine.lost();
+        ControlFlow::Break(())
     }
 
     /// A piece of the chunk hashes came, or a refusal.
@@ -341,7 +361,9 @@ impl ImageHandler {
                 return ControlFlow::Break(());
             }
             ClientEvent::Ready(hello) => self.take_hello(hello.features),
-            ClientEvent::Hashes { image, proof } if Some(image) == self.live.image => self.take_proof(&proof),
+            ClientEvent::Hashes { image, proof } if Some(image) == self.live.image => {
+                return self.take_proof(connection, &proof);
+            }
             ClientEvent::PushStart { stream, push } => self.take_push_start(connection, stream, push),
             ClientEvent::Push { piece, credit } => self.take_push(connection, piece, credit),
             ClientEvent::PushEnd { stream, .. } => {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use units::{ActionId, InodeId, PAGE_BYTES, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
+use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::{ErrorCode, PieceForm, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
 
 use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
@@ -48,6 +49,18 @@ fn in_form(rng: &mut SplitMix64, raw: &[u8]) -> Vec<u8> {
     [&[form as u8], &stored[..]].concat()
 }
 
+/// Proves the chunk hashes of pages to a device that takes proofs, mostly as they are.
+fn prove_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection, pages: &[PageId]) {
+    let pages: Vec<PageId> = pages.iter().copied().filter(|page| page.index <= 100).collect();
+    if !machine.takes_proofs() || pages.is_empty() || rng.below(8) == 0 {
+        return;
+    }
+    let proof = tree.proof(&pages);
+    let proof = if rng.below(8) == 0 { spoil(rng, &proof) } else { proof };
+    // Nothing is refused, unless nothing is left of it.
+    let _ = machine.hashes(HANDLE, proof.into());
+}
+
 /// Pushes pages, of which some do not exist, some are wrong and some are right.
 fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection) -> Option<StreamId> {
     let encodings = [PushEncoding::Stored, PushEncoding::ZstdStream, PushEncoding::Pieces];
@@ -63,6 +76,7 @@ fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnect
             pages.iter().filter(|page| page.index <= 100).flat_map(|p| tree.page(*p).to_vec()).collect();
         let real = if encoding == PushEncoding::Pieces { in_form(rng, &real) } else { real };
         let bytes = if rng.below(2) == 0 { real } else { spoil(rng, &real) };
+        prove_something(rng, tree, machine, &pages);
         if !bytes.is_empty() {
             // The server's own window may be full; then there is nothing to try here.
             let _ = machine.push(PushPiece { stream, segment: SegmentIndex(segment), pages, bytes: bytes.into() });
@@ -73,6 +87,9 @@ fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnect
 
 fn lie(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection, ask: &Request) -> Option<Reply> {
     let honest = honest_reply(tree, ask)?;
+    if let Request::PullPages { pages, .. } = ask {
+        prove_something(rng, tree, machine, pages);
+    }
     Some(match (rng.below(10), honest) {
         (0..3, Reply::Block { block, bytes }) => Reply::Block { block, bytes: spoil(rng, &bytes).into() },
         (0..3, Reply::Pages { bytes, .. }) => {
@@ -92,8 +109,9 @@ fn lie(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection, ask: &
 fn fuzz_a_lying_server_is_never_believed() {
     let tree = Arc::new(Tree::plain());
     let (mut right, mut wrong, mut stored) = (0, 0, 0);
-    for seed in 0..4 {
-        let server = FakeServer::start(&tree);
+    for seed in 0..8 {
+        let features = if seed < 4 { FEATURES & !FEATURE_PROOFS } else { FEATURES };
+        let server = FakeServer::start_with(&tree, features);
         let granularity = if seed % 2 == 0 { Granularity::Block } else { Granularity::Page };
         let waiting = Waiting::Soft(std::time::Duration::from_secs(3));
         let session =

@@ -88,19 +88,47 @@ fn pages_without_their_hashes_are_refused_and_demanded_instead() {
 fn a_wrong_proof_and_wrong_pages_are_found() {
     let rig = Rig::new(plain());
     rig.server.prove(0, &rig.pages(70..90), |proof| proof[20] ^= 1);
-    rig.push(0, 70..90);
-    rig.wait_stopped();
-    assert!(rig.sink.pages().is_empty());
-    // The right one still helps; then the pages are wrong.
-    rig.server.prove(0, &rig.pages(70..90), |_| ());
-    let stream = rig.server.push_start(0, 2, PushEncoding::Stored, false);
-    rig.server.push(0, stream, 0, &rig.pages(70..90), |bytes| bytes[5 * 4096] ^= 1);
+    // The server would not send it again: the next connection brings the right one. Then the pages
+    // are wrong.
+    rig.read(5);
+    rig.server.prove(1, &rig.pages(70..90), |_| ());
+    let stream = rig.server.push_start(1, 2, PushEncoding::Stored, false);
+    rig.server.push(1, stream, 0, &rig.pages(70..90), |bytes| bytes[5 * 4096] ^= 1);
     rig.read(75);
     assert!(rig.sink.pages().is_empty());
-    rig.server.prove(0, &rig.pages(110..120), |_| ());
-    rig.push(0, 110..120);
+    rig.server.prove(1, &rig.pages(110..120), |_| ());
+    rig.push(1, 110..120);
     rig.sink.wait_stored(rig.pages(119..120)[0]);
-    assert_eq!(rig.session.counters().demand.verify_failures, 3);
+    assert_eq!(rig.session.counters().demand.verify_failures, 2);
+}
+
+/// A server whose proofs for pages that are asked for one by one are wrong on the first connections.
+fn wrong_at_first(connections: usize) -> Rig {
+    let rig = Rig::new(Config { granularity: Granularity::Page, ..plain() });
+    let tree = Arc::clone(&rig.tree);
+    rig.server.policy(move |connection, machine: &mut ServerConnection, event| {
+        if let ServerEvent::Request { ask: Request::PullPages { pages, .. }, .. } = event {
+            let mut proof = tree.proof(pages);
+            proof[20] ^= u8::from(connection < connections);
+            machine.hashes(HANDLE, proof.into()).unwrap();
+        }
+        false
+    });
+    rig
+}
+
+#[test]
+fn regress_a_page_whose_proof_was_damaged_comes_over_the_next_connection() {
+    let rig = wrong_at_first(1);
+    rig.read(500);
+    assert_eq!((rig.asked_hashes(), rig.session.counters().demand.verify_failures), (0, 1));
+}
+
+#[test]
+fn a_server_whose_proofs_are_always_wrong_is_asked_for_all_hashes() {
+    let rig = wrong_at_first(usize::MAX);
+    rig.read(500);
+    assert!(rig.asked_hashes() > 0 && rig.session.metadata().has_chunk_hashes());
 }
 
 #[test]
