@@ -69,7 +69,7 @@ enum Decoder {
     },
     /// Each piece says how it is encoded.
     Pieces {
-        /// Made with the first zstd piece.
+        /// Made with the first zstd piece: most streams of a fast link have none.
         decoder: Option<Box<StreamDecoder>>,
         window_log: u8,
     },
@@ -169,9 +169,7 @@ impl Storer {
             _ if self.refuses => Decoder::Dead,
             PushEncoding::Stored => Decoder::Stored,
             PushEncoding::ZstdStream => self.zstd_decoder(window_log),
-            PushEncoding::Pieces if window_log == 0 => Decoder::Pieces { decoder: None, window_log },
-            PushEncoding::Pieces if self.has_window_room(window_log) => Decoder::Pieces { decoder: None, window_log },
-            PushEncoding::Pieces => Decoder::Dead,
+            PushEncoding::Pieces => Decoder::Pieces { decoder: None, window_log },
         };
         if matches!(decoder, Decoder::Dead) {
             self.shared.command(key.connection, Command::StopPush { stream: key });
@@ -180,7 +178,7 @@ impl Storer {
     }
 
     fn zstd_decoder(&self, window_log: u8) -> Decoder {
-        if !self.has_window_room(window_log) {
+        if window_bytes(window_log) > self.window_room() {
             return Decoder::Dead;
         }
         match StreamDecoder::new(window_log.into()) {
@@ -189,10 +187,10 @@ impl Storer {
         }
     }
 
-    /// Whether a further decoder may have a window of this size.
-    fn has_window_room(&self, window_log: u8) -> bool {
+    /// Bytes of window that a further decoder may have.
+    fn window_room(&self) -> usize {
         let used: usize = self.streams.values().map(|stream| stream.decoder.window_bytes()).sum();
-        used.saturating_add(window_bytes(window_log)) <= DECODER_BYTES_MAX
+        DECODER_BYTES_MAX.saturating_sub(used)
     }
 
     /// Tells the server how fast the device decodes, if it does not know.
@@ -207,6 +205,7 @@ impl Storer {
     }
 
     fn digest(&mut self, key: StreamKey, piece: &PushPiece) {
+        let window_room = self.window_room();
         let dead = |stream: &Stream| matches!(stream.decoder, Decoder::Dead);
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| !dead(stream)) else {
             self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, false));
@@ -216,7 +215,9 @@ impl Storer {
         stream.segment = Some(piece.segment);
         let info = stream.info;
         let mut timed = Timed { clock: &self.shared.clock, rate: &mut self.rate };
-        let Some(candidates) = stream.decoder.decode(&self.shared.metadata, piece, &mut self.raw, &mut timed) else {
+        let Some(candidates) =
+            stream.decoder.decode(&self.shared.metadata, piece, window_room, &mut self.raw, &mut timed)
+        else {
             stream.decoder = Decoder::Dead;
             self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, true));
             self.shared.command(key.connection, Command::StopPush { stream: key });
@@ -299,8 +300,8 @@ impl Decoder {
     fn window_bytes(&self) -> usize {
         match self {
             Decoder::Zstd { window_bytes, .. } => *window_bytes,
-            Decoder::Pieces { window_log: window @ 1.., .. } => window_bytes(*window),
-            Decoder::Pieces { window_log: 0, .. } | Decoder::Stored | Decoder::Dead => 0,
+            Decoder::Pieces { decoder: Some(_), window_log } => window_bytes(*window_log),
+            Decoder::Pieces { decoder: None, .. } | Decoder::Stored | Decoder::Dead => 0,
         }
     }
 
@@ -309,6 +310,7 @@ impl Decoder {
         &mut self,
         metadata: &Metadata,
         piece: &PushPiece,
+        window_room: usize,
         raw: &mut Vec<u8>,
         timed: &mut Timed<'_>,
     ) -> Option<Vec<Candidate>> {
@@ -330,7 +332,8 @@ impl Decoder {
             }
             Decoder::Pieces { decoder, window_log } => {
                 let (form, stored) = PieceForm::split(&piece.bytes)?;
-                timed.decode(form, start, || decode_piece(decoder, *window_log, (form, stored), start, raw))?;
+                let window = (*window_log, window_room);
+                timed.decode(form, start, || decode_piece(decoder, window, (form, stored), start, raw))?;
             }
             Decoder::Dead => return None,
         }
@@ -341,10 +344,11 @@ impl Decoder {
     }
 }
 
-/// Decodes a piece of this form, which holds `raw_bytes` bytes.
+/// Decodes a piece of this form, which holds `raw_bytes` bytes. A decoder is made if its window has
+/// room.
 fn decode_piece(
     decoder: &mut Option<Box<StreamDecoder>>,
-    window_log: u8,
+    (window_log, window_room): (u8, usize),
     (form, stored): (PieceForm, &[u8]),
     raw_bytes: usize,
     raw: &mut Vec<u8>,
@@ -356,6 +360,7 @@ fn decode_piece(
         PieceForm::ZstdBegins => {
             match decoder {
                 Some(decoder) => decoder.restart().ok()?,
+                None if window_bytes(window_log) > window_room => return None,
                 None => *decoder = Some(Box::new(StreamDecoder::new(window_log.into()).ok()?)),
             }
             decoder.as_mut()?.piece(stored, raw_bytes, raw).ok()

@@ -141,6 +141,24 @@ fn pieces_of_all_forms_are_decoded_and_the_server_is_told_how_near_and_fast() {
 }
 
 #[test]
+fn regress_streams_without_zstd_take_no_room_for_windows() {
+    let rig = Rig::new();
+    let mut encoder = codec::StreamEncoder::new(3, 17).unwrap();
+    // Windows of all these streams would take more than decoders may.
+    let streams: Vec<_> = (0..40).map(|_| rig.server.push_start(0, 1, PushEncoding::Pieces, false)).collect();
+    for (page, stream) in (100..).zip(&streams) {
+        let pages = rig.pages(page..page + 1);
+        let piece = in_form(&rig, PieceForm::Lz4, &pages, &mut encoder);
+        rig.server.push_bytes(0, *stream, 0, &pages, piece);
+    }
+    let pages = rig.pages(200..202);
+    let piece = in_form(&rig, PieceForm::ZstdBegins, &pages, &mut encoder);
+    rig.server.push_bytes(0, streams[39], 1, &pages, piece);
+    rig.sink.wait_stored(rig.page(201));
+    assert_eq!(rig.session.counters().pushes.pages_pushed, 42);
+}
+
+#[test]
 fn a_piece_that_its_stream_does_not_allow_condemns_it() {
     for case in 0..3 {
         let rig = Rig::new();
