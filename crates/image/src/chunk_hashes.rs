@@ -124,10 +124,12 @@ impl ChunkHashes {
     }
 
     pub(crate) fn get(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
-        match self.loaded.get() {
-            Some(loaded) => loaded.get(chunk.0).map(|hash| hash.0),
-            None => self.seen().proven(chunk),
-        }
+        let loaded = || self.loaded.get().map(|loaded| loaded.get(chunk.0).map(|hash| hash.0));
+        loaded().unwrap_or_else(|| {
+            let seen = self.seen();
+            // Those that were proven are dropped when all are loaded, which may be just now.
+            loaded().unwrap_or_else(|| seen.proven(chunk))
+        })
     }
 
     fn refuse<T>(&self, contradiction: Contradiction) -> Result<T, ImageError> {

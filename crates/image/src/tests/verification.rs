@@ -185,3 +185,29 @@ fn pages_are_verified_by_hashes_that_came_with_proofs_and_by_no_others() {
     assert!((0..200).all(|index| verify(index).is_ok()));
     metadata.load_proof(&prove(&[0])).unwrap();
 }
+
+#[test]
+fn regress_proven_hashes_are_found_while_all_are_loaded() {
+    let content = super::tree::text(7, 64 * 4096);
+    let mut fixture = super::tree::plain();
+    fixture.params.chunk_shift = 12;
+    let image = fixture.pack(&[Node::file(b"file", &content)]).unwrap();
+    let whole = open(&image).unwrap();
+    let hashes = whole.chunk_hash_bytes().unwrap();
+    let proof = HashTree::of(hashes).proof(hashes, &[0]).unwrap();
+    for round in 0..300 {
+        let metadata = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+        metadata.load_proof(&proof).unwrap();
+        let page = units::PageId::new(metadata.resolve(b"file").unwrap(), 0);
+        let chunk = metadata.page_chunks(page).unwrap().chunks().next().unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !metadata.has_chunk_hashes() {
+                    assert!(metadata.chunk_hash(chunk).is_some(), "round {round}");
+                }
+            });
+            metadata.load_chunk_hashes(&&image[..]).unwrap();
+            reader.join().unwrap();
+        });
+    }
+}
