@@ -208,6 +208,7 @@ impl LocalReader {
         let hot_blocks = self.blocks.metadata().hot_blocks();
         for block in decoded.iter().copied().filter(|block| block.0 < hot_blocks) {
             let Ok(found) = self.blocks.get(block) else { continue };
+            found.gone.into_iter().for_each(|gone| shared.offer_evicted(gone));
             let mut taken = Taken::of(found.bytes.as_slice().len());
             for piece in pieces {
                 if let Some((_, at)) = piece.place.filter(|(of, _)| *of == block) {
