@@ -12,26 +12,65 @@
 //! Each entry knows which parts were taken. When a block leaves both levels, the session can store
 //! its other pages into the page cache: the cache returns the blocks that it evicts.
 //!
-//! A block without its stored bytes (of a local file, which can be read again) is in the first
-//! level alone. Sizes are in bytes; the second level counts stored bytes.
+//! A block without its stored bytes (decoded by a near server) is in the first level alone. Sizes
+//! are in bytes; the second level counts stored bytes.
 
 mod taken;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use image::Metadata;
-use units::BlockId;
+use units::{BlockId, PageId};
 
+use crate::allocator::{Allocator, PageBuffer};
 use crate::counters::MemoryCounters;
+use crate::page_parts::PageParts;
 use crate::slab::{Slab, Slots};
 pub(crate) use taken::Taken;
 
 /// A decoded block, shared with whoever is copying from it.
-pub(crate) type BlockBytes = Arc<Vec<u8>>;
+pub(crate) type BlockBytes = Arc<Decoded>;
+
+/// The bytes of a decoded block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    /// Decoded here, from bytes that match the block's hash.
+    Here(Vec<u8>),
+    /// As a near server sent them. Few of its pages are used, so each page is checked when it is
+    /// taken.
+    Unverified(Bytes),
+}
+
+impl Decoded {
+    /// Whether pages of it can be used as they are.
+    pub fn is_verified(&self) -> bool {
+        matches!(self, Decoded::Here(_))
+    }
+
+    /// Its memory, if the next block can be decoded into that.
+    pub fn into_buffer(self) -> Option<Vec<u8>> {
+        match self {
+            Decoded::Here(buffer) => Some(buffer),
+            Decoded::Unverified(_) => None,
+        }
+    }
+}
+
+impl Deref for Decoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Decoded::Here(bytes) => bytes,
+            Decoded::Unverified(bytes) => bytes,
+        }
+    }
+}
 
 /// Buffers of decoded blocks kept for the next ones: two connections, and a READ at the same time.
 const SPARES_MAX: usize = 3;
@@ -83,6 +122,7 @@ pub(crate) struct BlockCache {
     clock: u64,
     hits: u64,
     decodes: u64,
+    wrong_pages: u64,
     slab: Slab,
     spares: Vec<Vec<u8>>,
     /// The stored bytes of the block that is being decoded, in one piece.
@@ -141,7 +181,7 @@ impl StoredBlock {
     fn decode(&self) -> Option<BlockBytes> {
         let mut raw = Vec::new();
         self.coding.decode(&self.bytes, self.raw_bytes, &mut raw)?;
-        Some(Arc::new(raw))
+        Some(Arc::new(Decoded::Here(raw)))
     }
 }
 
@@ -211,6 +251,7 @@ impl BlockCache {
             clock: 0,
             hits: 0,
             decodes: 0,
+            wrong_pages: 0,
             slab,
             spares: Vec::new(),
             joined: Vec::new(),
@@ -241,13 +282,42 @@ impl BlockCache {
     }
 
     /// The blocks, if all of them are here. Each becomes the most recently used one.
-    pub fn find(&mut self, blocks: &[BlockId]) -> Option<Vec<(BlockId, BlockBytes)>> {
+    fn find(&mut self, blocks: &[BlockId]) -> Option<Vec<(BlockId, BlockBytes)>> {
         if !blocks.iter().all(|block| self.contains(*block)) {
             return None;
         }
         let found = blocks.iter().map(|block| Some((*block, self.get(*block)?))).collect::<Option<Vec<_>>>()?;
         self.hits += found.len() as u64;
         Some(found)
+    }
+
+    /// A page, if all its blocks are here. One that does not match the image is not, and neither
+    /// are the blocks from then on that it was taken from without a check.
+    pub fn page(
+        &mut self,
+        metadata: &Metadata,
+        page: PageId,
+        parts: &PageParts,
+        pool: &Arc<Allocator>,
+    ) -> Option<PageBuffer> {
+        let found = self.find(&parts.blocks(metadata))?;
+        let mut buffer = pool.page();
+        let bytes_of = |block| found.iter().find(|(id, _)| *id == block).map(|(_, bytes)| &bytes[..]);
+        if !parts.assemble(metadata, &mut buffer[..], bytes_of) {
+            return None;
+        }
+        let mut unverified = found.iter().filter(|(_, bytes)| !bytes.is_verified()).peekable();
+        if unverified.peek().is_some() && metadata.verify_page(page, &buffer[..parts.bytes()]).is_err() {
+            self.wrong_pages += 1;
+            unverified.for_each(|(block, _)| self.discard(*block));
+            return None;
+        }
+        Some(buffer)
+    }
+
+    /// Pages that did not match the image.
+    pub fn wrong_pages(&self) -> u64 {
+        self.wrong_pages
     }
 
     /// A buffer to decode a block into, one that was used before if there is one.
@@ -277,7 +347,7 @@ impl BlockCache {
         self.slab.read(&kept.slots, &mut self.joined);
         kept.coding.decode(&self.joined, raw_bytes, &mut raw)?;
         self.decodes += 1;
-        let bytes = Arc::new(raw);
+        let bytes = Arc::new(Decoded::Here(raw));
         self.entries.get_mut(&block)?.decoded = Some(Arc::clone(&bytes));
         self.decoded.add(self.clock, block, bytes.len());
         if self.prefers_decoded {
@@ -360,7 +430,7 @@ impl BlockCache {
             match self.entries.get_mut(&oldest) {
                 Some(Entry { decoded, stored: Some(_), used_at, raw_bytes, .. }) => {
                     self.decoded.remove(*used_at, *raw_bytes);
-                    if let Some(raw) = decoded.take().and_then(Arc::into_inner)
+                    if let Some(raw) = decoded.take().and_then(Arc::into_inner).and_then(Decoded::into_buffer)
                         && self.spares.len() < SPARES_MAX
                     {
                         self.spares.push(raw);
@@ -384,6 +454,11 @@ impl BlockCache {
     /// What the second level may hold.
     fn stored_bytes_max(&self) -> usize {
         if self.prefers_decoded { self.stored.capacity_bytes / 8 } else { self.stored.capacity_bytes }
+    }
+
+    /// Forgets a block whose bytes turned out to be wrong.
+    pub fn discard(&mut self, block: BlockId) {
+        self.remove(block);
     }
 
     /// Takes a block out of the second level alone.

@@ -405,6 +405,9 @@ impl ImageHandler {
                 self.shared.take_block(key, *block, bytes);
                 return;
             }
+            (Wanted::Block { block, .. }, Reply::Decoded { bytes, .. }) => {
+                return self.shared.take_decoded(key, *block, bytes);
+            }
             (Wanted::Pages(pages), Reply::Pages { codec, bytes }) => {
                 return self.take_pages(key, pages, codec, &bytes);
             }

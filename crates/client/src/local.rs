@@ -209,13 +209,13 @@ impl LocalReader {
         for block in decoded.iter().copied().filter(|block| block.0 < hot_blocks) {
             let Ok(found) = self.blocks.get(block) else { continue };
             found.gone.into_iter().for_each(|gone| shared.offer_evicted(gone));
-            let mut taken = Taken::of(found.bytes.as_slice().len());
+            let mut taken = Taken::of(found.bytes.len());
             for piece in pieces {
                 if let Some((_, at)) = piece.place.filter(|(of, _)| *of == block) {
                     taken.mark(at, piece.bytes);
                 }
             }
-            self.blocks.take(std::iter::once((block, 0, found.bytes.as_slice().len())));
+            self.blocks.take(std::iter::once((block, 0, found.bytes.len())));
             shared.offer_evicted(Evicted::handed_on(block, found.bytes, taken));
         }
     }

@@ -12,7 +12,7 @@ use connection::{Clock, VolumeHandler, Waker};
 use image::Metadata;
 use units::{BlockId, Moment};
 
-use crate::block_cache::{BlockBytes, StoredBlock};
+use crate::block_cache::{BlockBytes, Decoded, StoredBlock};
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey};
 use crate::config::{CONNECTIONS_MAX, Config};
 use crate::counters::Counters;
@@ -143,7 +143,9 @@ impl Shared {
         let spare = self.run(|schedule, _| schedule.is_awaited(block).then(|| schedule.spare()));
         let good = match spare {
             None => self.metadata.verify_block(block, &bytes).map(|_| None),
-            Some(mut raw) => self.metadata.decode_block(block, &bytes, &mut raw).map(|()| Some(BlockBytes::new(raw))),
+            Some(mut raw) => {
+                self.metadata.decode_block(block, &bytes, &mut raw).map(|()| Some(BlockBytes::new(Decoded::Here(raw))))
+            }
         };
         let Ok(raw) = good else {
             self.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
@@ -152,6 +154,16 @@ impl Shared {
         let stored = StoredBlock::of(&self.metadata, block, bytes);
         self.run(|schedule, now| schedule.block_arrived(now, key, block, raw, stored));
         true
+    }
+
+    /// The decoded bytes of a block came.
+    pub fn take_decoded(&self, key: RequestKey, block: BlockId, bytes: Bytes) {
+        let raw_bytes = self.metadata.block(block).map(|entry| entry.raw_bytes as usize);
+        if raw_bytes != Some(bytes.len()) {
+            return self.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
+        }
+        let raw = BlockBytes::new(Decoded::Unverified(bytes));
+        self.run(|schedule, now| schedule.block_arrived(now, key, block, Some(raw), None));
     }
 
     fn reply(&self, finished: Vec<Finished>) {

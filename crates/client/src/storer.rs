@@ -23,7 +23,7 @@ use crate::block_cache::Evicted;
 use crate::command::{Command, StreamKey};
 use crate::decode_rate::DecodeRate;
 use crate::job::Job;
-use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates};
+use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates, retain_good};
 use crate::shared::Shared;
 use crate::sink::{PageSink, StoreOutcome};
 
@@ -239,14 +239,20 @@ impl Storer {
         }
         // Decoded here, on the storer's thread, if only its stored bytes were kept.
         if let Some(bytes) = gone.bytes() {
-            let candidates = evicted_candidates(&self.shared.metadata, gone);
+            let mut candidates = evicted_candidates(&self.shared.metadata, gone);
+            if !bytes.is_verified() {
+                retain_good(&self.shared.metadata, &mut candidates, &bytes);
+            }
             self.store(candidates, &bytes, None);
         }
     }
 
     fn store_hinted(&mut self, block: &HintedBlock) {
         let mut raw = std::mem::take(&mut self.raw);
-        let candidates = block.candidates(&self.shared.metadata, &mut raw);
+        let mut candidates = block.candidates(&self.shared.metadata, &mut raw);
+        if !block.bytes.is_verified() {
+            retain_good(&self.shared.metadata, &mut candidates, &raw);
+        }
         if let Some(token) = self.shared.run(|schedule, now| schedule.hinted_arriving(now, &candidates)) {
             self.store(candidates, &raw, Some(token));
         }

@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use units::PageId;
+use units::{BlockId, PageId};
 
 use crate::format::{self, CHUNK_HASH_BYTES};
 use crate::hash_many::{leaf_values, parent_values};
@@ -245,6 +245,14 @@ impl Metadata {
                 }
             }
         }
+        leaves.sort_unstable();
+        leaves.dedup();
+        leaves
+    }
+
+    /// The leaves that hold the hashes of the chunks of a block, ascending, each once.
+    pub fn block_hash_leaves(&self, block: BlockId) -> Vec<u32> {
+        let mut leaves: Vec<u32> = self.block_chunks(block).map(|chunk| chunk.0 / LEAF_HASHES).collect();
         leaves.sort_unstable();
         leaves.dedup();
         leaves

@@ -2,8 +2,9 @@
 //! many starts.
 //!
 //! There are two parts, each with a limit: what was used lately, and what the Provider keeps from
-//! the moment an image is opened. A demand never comes here: its reply is the stored block as it
-//! lies in the file.
+//! the moment an image is opened. A demand of a near device is answered from here if the block is
+//! here ([`crate::decoded`] has more of them); any other gets the stored block as it lies in the
+//! file.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -20,11 +20,14 @@ pub(crate) fn chunk_hashes(image: &Published, offset: u64, bytes: u32) -> Result
     Ok(Reply::MetaData { offset, bytes: image.chunk_hashes(start..end)? })
 }
 
-/// Single pages, as one piece, compressed if that makes it smaller.
-pub(crate) fn pages(image: &Published, pages: &[PageId]) -> Result<Reply, Failure> {
+/// Single pages, as one piece, compressed if that makes it smaller and the device is not near.
+pub(crate) fn pages(image: &Published, pages: &[PageId], is_near: bool) -> Result<Reply, Failure> {
     let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);
     for page in pages {
         image.page(*page, &mut raw)?;
+    }
+    if is_near {
+        return Ok(Reply::Pages { codec: Codec::Stored.to_u8(), bytes: Bytes::from(raw) });
     }
     let mut stored = Vec::new();
     let compressed = codec::encode(Codec::Zstd, PAGES_LEVEL, &raw, &mut stored).is_ok() && stored.len() < raw.len();

@@ -36,6 +36,8 @@ mod bundler;
 mod catalog;
 mod clock;
 mod config;
+mod decoded;
+mod decoder;
 mod demand;
 mod descriptors;
 mod device;

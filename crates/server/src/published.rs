@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 
 use bytes::Bytes;
 use image::{HashTree, Metadata, ReadAt};
-use store::{Object, StoreError};
+use store::{Object, Store, StoreError};
 use units::{BlockId, ImageId, PageId};
 use wire::ErrorCode;
 
 use crate::account::Reserved;
 use crate::blocks::BlockCache;
 use crate::bundle::kept::Bundles;
+use crate::decoded::{DecodedBlocks, Taken};
 use crate::error::Failure;
 use crate::learning::Learning;
 use crate::lock::locked;
@@ -28,6 +29,7 @@ pub(crate) struct Published {
     pub serial: u64,
     object: RwLock<Arc<dyn Object>>,
     blocks: Arc<BlockCache>,
+    decoded: DecodedBlocks,
     metrics: Arc<Metrics>,
     /// Held for microseconds at a time: no reading, no encoding under it.
     pub predictor: Mutex<Learning>,
@@ -66,6 +68,7 @@ impl Published {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             object: RwLock::new(object),
             blocks,
+            decoded: DecodedBlocks::default(),
             metrics,
             predictor: Mutex::new(predictor),
             bundles: Bundles::default(),
@@ -183,15 +186,31 @@ impl Published {
         Failure::new(ErrorCode::NotFound, format!("image {} has no block {block}", self.id))
     }
 
+    /// A decoded block, if it is in memory. Does not block.
+    pub fn decoded_in_memory(&self, block: BlockId) -> Option<Bytes> {
+        let raw_bytes = self.metadata.block(block)?.raw_bytes as usize;
+        let bytes = self.blocks.get((self.serial, block)).or_else(|| self.decoded.read(block, raw_bytes))?;
+        self.metrics.blocks_cached.one();
+        Some(bytes)
+    }
+
+    /// Keeps a block decoded for near devices, as far as there is room.
+    pub fn decode_ahead(&self, block: BlockId, store: &dyn Store, taken: &Taken) -> Result<(), Failure> {
+        if self.decoded.has(block) {
+            return Ok(());
+        }
+        let known = self.blocks.get((self.serial, block));
+        let raw = known.map_or_else(|| self.decode(block), Ok)?;
+        Ok(self.decoded.add(store, taken, block, &raw)?)
+    }
+
     /// A verified, decoded block, from memory if it is there.
     pub fn decoded_block(&self, block: BlockId) -> Result<Bytes, Failure> {
-        let key = (self.serial, block);
-        if let Some(bytes) = self.blocks.get(key) {
-            self.metrics.blocks_cached.one();
+        if let Some(bytes) = self.decoded_in_memory(block) {
             return Ok(bytes);
         }
         let bytes = self.decode(block)?;
-        self.blocks.put(key, bytes.clone());
+        self.blocks.put((self.serial, block), bytes.clone());
         Ok(bytes)
     }
 

@@ -39,7 +39,7 @@ use crate::done::{Built, Done, DoneSender, Piece};
 use crate::error::Failure;
 use crate::handles::Handles;
 use crate::peer::Owner;
-use crate::proofs::Proofs;
+use crate::proofs::{Proofs, Proven};
 use crate::published::Published;
 use crate::shared::Shared;
 pub(crate) use blocks::BlockPusher;
@@ -145,15 +145,15 @@ impl PagePusher {
         self.begin(wire, handles, image, token, order, advice.cold);
     }
 
-    /// Sends the chunk hashes of pages that are about to be sent, if the device takes them so.
+    /// Sends the chunk hashes of what is about to be sent, if the device takes them so.
     pub fn prove(
         &mut self,
         wire: &mut ServerConnection,
         handle: ImageHandle,
         image: &Published,
-        pages: &[PageId],
+        of: Proven<'_>,
     ) -> Result<(), Failure> {
-        self.proofs.send(wire, handle, image, pages)
+        self.proofs.send(wire, handle, image, of)
     }
 
     /// A program needs a page: if it is not coming yet, pages have their turn.
@@ -350,7 +350,7 @@ impl PagePusher {
         };
         let pushing = sequence.pushing_mut().ok_or_else(ended)?;
         let segment = pushing.segment();
-        self.proofs.send(wire, header.image, &image, pages)?;
+        self.proofs.send(wire, header.image, &image, Proven::Pages(pages))?;
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         wire.push(PushPiece { stream, segment, pages: pages.to_vec(), bytes }).map_err(refused)?;

@@ -10,6 +10,7 @@ mod block_touches;
 mod client;
 mod commits;
 mod metadata;
+mod near;
 mod outgoing;
 mod pace;
 mod pushes;
@@ -217,7 +218,8 @@ impl Session {
         if let Some(pushes) = &mut self.pushes {
             pushes.pump(&mut self.wire, self.replies.bytes_left());
         }
-        let opens = self.outgoing.fill(&mut self.wire, self.shared.now());
+        let is_near = self.is_near();
+        let opens = self.outgoing.fill(&mut self.wire, self.shared.now(), is_near);
         self.replies.release(&self.wire);
         opens
     }
@@ -306,12 +308,7 @@ impl Session {
             Done::Reply { request, reply, room, bytes } => {
                 self.replies.end(bytes, room);
                 match reply {
-                    Ok(reply) => {
-                        if let Reply::Pages { bytes, .. } = &reply {
-                            self.shared.metrics.page_bytes_demanded.add(bytes.len() as u64);
-                        }
-                        self.reply(request, reply);
-                    }
+                    Ok(reply) => self.reply(request, reply),
                     Err(failure) => {
                         self.shared.log.warning(format_args!("a request failed: {failure}"));
                         self.fail(request, &failure);
@@ -347,6 +344,9 @@ impl Session {
     }
 
     fn reply(&mut self, request: RequestId, reply: Reply) {
+        if let Reply::Pages { bytes, .. } = &reply {
+            self.shared.metrics.page_bytes_demanded.add(bytes.len() as u64);
+        }
         match self.wire.reply(request, reply) {
             // A request that was cancelled meanwhile has its answer already.
             Ok(()) | Err(Refused::UnknownRequest(_) | Refused::Closed) => {}

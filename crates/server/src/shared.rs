@@ -15,6 +15,7 @@ use crate::bundler::Bundler;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, Provider};
+use crate::decoder::Decoder;
 use crate::device::Devices;
 use crate::error::ServerError;
 use crate::lock::locked;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub buffers: Buffers,
     pub readers: Readers,
     pub builders: Arc<Builders>,
+    pub decoder: Decoder,
     /// `None` if no bundles are made.
     pub bundler: Option<Bundler>,
     /// Last, so that the claim on the store ends after all that writes.
@@ -85,6 +87,7 @@ impl Shared {
             buffers,
             readers: Readers::new(&config.work),
             builders: Arc::new(builders.map_err(ServerError::Runtime)?),
+            decoder: Decoder::start(store.clone()).map_err(ServerError::Runtime)?,
             bundler,
             metrics,
             storage,

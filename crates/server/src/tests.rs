@@ -3,6 +3,7 @@
 mod bundles;
 mod carried;
 mod client;
+mod decoded;
 mod hints;
 mod hooked;
 mod hostile;

@@ -76,6 +76,14 @@ pub trait Upload: Send + Sync {
     /// As [`Object::read_at`].
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
 
+    /// As [`Object::read_cached_at`], of what was written.
+    ///
+    /// # Errors
+    /// As [`Object::read_at`].
+    fn read_cached_at(&self, _offset: u64, _buf: &mut [u8]) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Makes the object durable and visible under `key`, replacing what was there.
     ///
     /// # Errors

@@ -355,10 +355,7 @@ impl Object for LocalObject {
     }
 
     fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<bool, StoreError> {
-        let wanted = buf.len();
-        // Errors, among them that the page cache lacks the bytes, are for the read that may wait.
-        let read = preadv2(&self.file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
-        Ok(read == Ok(wanted))
+        Ok(read_cached(&self.file, offset, buf))
     }
 
     fn advise_whole(&self) {
@@ -367,6 +364,12 @@ impl Object for LocalObject {
             let _ = fadvise(&self.file, 0, None, advice);
         }
     }
+}
+
+/// Whether the page cache had the bytes. Errors are for the read that may wait.
+fn read_cached(file: &File, offset: u64, buf: &mut [u8]) -> bool {
+    let wanted = buf.len();
+    preadv2(file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) == Ok(wanted)
 }
 
 fn read_failed(key: &str, offset: u64, wanted: usize, found: u64, error: io::Error) -> StoreError {
@@ -400,6 +403,10 @@ impl Upload for LocalUpload {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         self.file.read_exact_at(buf, offset).map_err(|error| read_failed(UPLOAD, offset, buf.len(), self.bytes, error))
+    }
+
+    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<bool, StoreError> {
+        Ok(read_cached(&self.file, offset, buf))
     }
 
     fn commit(mut self: Box<Self>, key: &str) -> Result<(), StoreError> {

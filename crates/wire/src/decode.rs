@@ -204,6 +204,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::Opened
         | ServerKind::MetaData
         | ServerKind::Block
+        | ServerKind::Decoded
         | ServerKind::Pages
         | ServerKind::OnTheWay
         | ServerKind::Listing
@@ -245,6 +246,9 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         }
         ServerKind::Block => {
             Reply::Block { block: BlockId(reader.u32("block")?), bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)? }
+        }
+        ServerKind::Decoded => {
+            Reply::Decoded { block: BlockId(reader.u32("block")?), bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)? }
         }
         ServerKind::Pages => {
             Reply::Pages { codec: reader.u8("codec")?, bytes: reader.bulk("bytes", 1, PUSH_BYTES_MAX)? }

@@ -123,7 +123,9 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
             writer.u64(*metadata_offset).u64(*metadata_bytes).finish()
         }
         Reply::MetaData { offset, bytes } => writer.u64(*offset).finish_with(bytes.clone()),
-        Reply::Block { block, bytes } => writer.u32(block.0).finish_with(bytes.clone()),
+        Reply::Block { block, bytes } | Reply::Decoded { block, bytes } => {
+            writer.u32(block.0).finish_with(bytes.clone())
+        }
         Reply::Pages { codec, bytes } => writer.u8(*codec).finish_with(bytes.clone()),
         Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
         Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),

@@ -28,8 +28,11 @@ pub const FEATURE_PROOFS: u64 = 64;
 pub const FEATURE_START: u64 = 128;
 /// Feature bit 8: push streams whose pieces each say how they are encoded, and DeviceSpeed.
 pub const FEATURE_PIECES: u64 = 256;
+/// Feature bit 9: a PullBlock may be answered with the decoded bytes of the block.
+pub const FEATURE_DECODED: u64 = 512;
 /// Optional features this crate knows; both sides use the intersection.
-pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS | FEATURE_START | FEATURE_PIECES;
+pub const FEATURES: u64 =
+    FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS | FEATURE_START | FEATURE_PIECES | FEATURE_DECODED;
 /// Those that a connection uses unless its owner says otherwise.
 pub const FEATURES_USUAL: u64 = FEATURES & !FEATURE_START;
 
@@ -327,6 +330,8 @@ kinds! {
         Pages = 0x93,
         /// Answers PullBlock or PullPages: wait for a push stream.
         OnTheWay = 0x94,
+        /// Answers PullBlock with decoded bytes.
+        Decoded = 0x99,
         /// Chunk hashes, with a proof.
         Hashes = 0x97,
         /// Superblock or metadata of an image that is being opened.
@@ -400,6 +405,7 @@ impl ServerKind {
             ServerKind::HelloReply => HELLO_BYTES_MAX,
             ServerKind::MetaData
             | ServerKind::Block
+            | ServerKind::Decoded
             | ServerKind::Pages
             | ServerKind::Hashes
             | ServerKind::Start

@@ -275,6 +275,9 @@ impl ServerConnection {
         {
             return Err(Refused::UnknownStream(*stream));
         }
+        if matches!(reply, Reply::Decoded { .. }) && !self.takes_decoded() {
+            return Err(Refused::NoFeature("decoded blocks"));
+        }
         let message = match reply {
             // In a frame with a hash: a wrong code is as bad as wrong data.
             Reply::Error { code, text } if ask.is_of_volume() => ServerMessage::VolumeError { request, code, text },

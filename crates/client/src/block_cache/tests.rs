@@ -6,7 +6,7 @@ use codec::Codec;
 use proptest::prelude::*;
 
 fn block(bytes: usize) -> BlockBytes {
-    Arc::new(vec![bytes as u8; bytes])
+    Arc::new(Decoded::Here(vec![bytes as u8; bytes]))
 }
 
 /// The same block as it might be stored: a few bytes.

@@ -11,7 +11,7 @@ use image::{ImageError, Metadata, ReadAt};
 use units::{BlockId, ChunkId};
 
 use super::ImageFile;
-use crate::block_cache::{BlockBytes, Evicted, Taken};
+use crate::block_cache::{BlockBytes, Decoded, Evicted, Taken};
 use crate::counters::Counters;
 
 /// Buffers kept for the next blocks: as many as threads decode at the same time, as a rule.
@@ -205,7 +205,7 @@ impl FileBlocks {
         self.metadata.decode_block(id, &stored, &mut raw).map_err(|error| self.tell(&error))?;
         self.bytes_read.fetch_add(entry.stored_bytes.into(), Ordering::Relaxed);
         keep_spare(&mut self.lock().spares_stored, stored);
-        Ok(Arc::new(raw))
+        Ok(Arc::new(Decoded::Here(raw)))
     }
 
     fn tell(&self, error: &ImageError) -> BlockFailure {
@@ -265,11 +265,11 @@ impl Cache {
         self.bytes -= bytes;
         // One that is still being decoded belongs to those who wait for it.
         let bytes = Arc::into_inner(cell)?.into_inner()?.ok()?;
-        if self.hands_on && !taken.is_all(bytes.as_slice().len()) {
+        if self.hands_on && !taken.is_all(bytes.len()) {
             return Some(Evicted::handed_on(id, bytes, taken));
         }
         // And one that is still read frees its memory itself.
-        if let Some(raw) = Arc::into_inner(bytes) {
+        if let Some(raw) = Arc::into_inner(bytes).and_then(Decoded::into_buffer) {
             keep_spare(&mut self.spares_raw, raw);
         }
         None

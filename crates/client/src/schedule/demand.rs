@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use units::{BlockId, Moment, PageId, Token};
 
-use super::reads::Source;
+use super::reads::{Assembled, Source};
 use super::requests::Request;
 use super::{Schedule, State};
 use crate::block_cache::{BlockBytes, Evicted, StoredBlock};
@@ -160,10 +160,22 @@ impl Schedule {
         let Some(parts) = PageParts::of(&self.metadata, page) else { return };
         match self.reads.assemble(&self.metadata, page, &parts) {
             None => {}
-            Some((_, None)) => self.reads.fail_page(now, page, ReadError::Corrupt),
-            Some((token, Some(buffer))) => {
+            Some(Assembled::Broken) => self.reads.fail_page(now, page, ReadError::Corrupt),
+            Some(Assembled::Wrong(token, blocks)) => self.demand_stored(now, token, page, &blocks),
+            Some(Assembled::Page(token, buffer)) => {
                 self.note_taken(now, token, page, &parts);
                 self.reads.fulfil(now, page, &buffer[..parts.bytes()]);
+            }
+        }
+    }
+
+    /// Asks for blocks of a page as they are stored.
+    fn demand_stored(&mut self, now: Moment, token: Token, page: PageId, blocks: &[BlockId]) {
+        self.requests.count_verify_failure();
+        for block in blocks {
+            self.cache.discard(*block);
+            if !self.requests.is_fetching(*block) {
+                self.request(now, Request::block(*block, page, token).forced(true));
             }
         }
     }
@@ -200,7 +212,7 @@ impl Schedule {
         if failure == Failure::Corrupt {
             self.requests.count_verify_failure();
         }
-        request.failures += u32::from(failure != Failure::Later);
+        request.failed(failure);
         let pages = self.reads.dependents(&self.metadata, &request.wanted);
         if pages.is_empty() || self.state == State::Closed {
             return;

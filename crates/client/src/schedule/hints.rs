@@ -78,7 +78,7 @@ impl HintedBlock {
             let Some(parts) = PageParts::of(metadata, page) else { continue };
             let start = raw.len();
             raw.resize(start + PAGE_BYTES, 0);
-            let bytes_of = |block| (block == self.block).then_some(self.bytes.as_slice());
+            let bytes_of = |block| (block == self.block).then_some(&self.bytes[..]);
             let whole = parts.assemble(metadata, &mut raw[start..], bytes_of);
             raw.truncate(start + if whole { parts.bytes() } else { 0 });
             if whole {

@@ -67,7 +67,7 @@ pub(crate) use pushes::StreamInfo;
 use readahead::Readahead;
 use reads::{Reader, Reads, Source};
 use requests::Requests;
-pub(crate) use run::{Candidate, Run, evicted_candidates};
+pub(crate) use run::{Candidate, Run, evicted_candidates, retain_good};
 pub use touches::NO_TOKEN;
 use touches::Touches;
 
@@ -159,7 +159,7 @@ impl Schedule {
         let (pool_hits, pool_misses) = (self.pool.hits(), self.pool.misses());
         Counters {
             reads: self.reads.counters(),
-            demand: self.requests.counters(),
+            demand: self.requests.counters(self.cache.wrong_pages()),
             transfer: self.connections.counters(),
             pushes: self.pushes.counters(),
             hints: self.hints.counters(),
@@ -282,12 +282,7 @@ impl Schedule {
             self.touches.note(now, token, page, urgent, &mut self.connections);
             return Slot::Filled(held.buffer);
         }
-        let Some(found) = self.cache.find(&parts.blocks(&self.metadata)) else { return Slot::Missing };
-        let mut buffer = self.pool.page();
-        let bytes_of = |block| found.iter().find(|(id, _)| *id == block).map(|(_, bytes)| bytes.as_slice());
-        if !parts.assemble(&self.metadata, &mut buffer[..], bytes_of) {
-            return Slot::Missing;
-        }
+        let Some(buffer) = self.cache.page(&self.metadata, page, &parts, &self.pool) else { return Slot::Missing };
         self.touches.note(now, token, page, false, &mut self.connections);
         self.note_taken(now, token, page, &parts);
         Slot::Filled(buffer)

@@ -70,6 +70,16 @@ struct Wait {
     source: Source,
 }
 
+/// A page that was put together from its blocks.
+pub(super) enum Assembled {
+    /// The page, for this token.
+    Page(Token, PageBuffer),
+    /// It does not match the image: a server decoded these blocks wrongly.
+    Wrong(Token, Vec<BlockId>),
+    /// The blocks do not hold it.
+    Broken,
+}
+
 /// Where a page that is waited for should come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
@@ -298,22 +308,24 @@ impl Reads {
         }
     }
 
-    /// The bytes of a page that is waited for, with the token that waits, once all its blocks are
-    /// kept. An error if the blocks do not hold the page.
-    pub fn assemble(
-        &self,
-        metadata: &Metadata,
-        page: PageId,
-        parts: &PageParts,
-    ) -> Option<(Token, Option<PageBuffer>)> {
-        let wait = self.waits.get(&page.to_u64())?;
-        let kept = |block| wait.blocks.iter().find(|(kept, _)| *kept == block).map(|(_, bytes)| bytes.as_slice());
+    /// A page that is waited for, once all its blocks are kept.
+    pub fn assemble(&mut self, metadata: &Metadata, page: PageId, parts: &PageParts) -> Option<Assembled> {
+        let wait = self.waits.get_mut(&page.to_u64())?;
+        let kept = |block| wait.blocks.iter().find(|(kept, _)| *kept == block).map(|(_, bytes)| &bytes[..]);
         if !parts.blocks(metadata).into_iter().all(|block| kept(block).is_some()) {
             return None;
         }
         let mut buffer = self.pool.page();
         let whole = parts.assemble(metadata, &mut buffer[..], kept);
-        Some((wait.token, whole.then_some(buffer)))
+        if !whole {
+            return Some(Assembled::Broken);
+        }
+        let is_verified = wait.blocks.iter().all(|(_, bytes)| bytes.is_verified());
+        if is_verified || metadata.verify_page(page, &buffer[..parts.bytes()]).is_ok() {
+            return Some(Assembled::Page(wait.token, buffer));
+        }
+        let dropped = wait.blocks.extract_if(.., |(_, bytes)| !bytes.is_verified());
+        Some(Assembled::Wrong(wait.token, dropped.map(|(block, _)| block).collect()))
     }
 
     /// A page of verified bytes arrived for whoever waits for it. False if nobody does.

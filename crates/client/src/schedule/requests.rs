@@ -6,7 +6,7 @@ use image::Metadata;
 use units::{BlockId, Moment, PageId, Token};
 
 use super::connections::{Connections, Sent};
-use crate::command::{Command, ConnectionIndex, RequestKey, Wanted};
+use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::counters::RequestCounters;
 
 /// A request for a block or for pages.
@@ -63,6 +63,13 @@ impl Request {
         Request { force, ..self }
     }
 
+    /// It was answered with something else.
+    pub fn failed(&mut self, failure: Failure) {
+        self.failures += u32::from(failure != Failure::Later);
+        // What came may have been decoded wrongly: the next answer is to be as it is stored.
+        self.force |= failure == Failure::Corrupt;
+    }
+
     /// The same request as a guess.
     pub fn guessed(self) -> Request {
         Request { speculative: true, ..self }
@@ -70,8 +77,9 @@ impl Request {
 }
 
 impl Requests {
-    pub fn counters(&self) -> RequestCounters {
-        self.counters
+    /// The counters; so many more pages than are counted here did not match the image.
+    pub fn counters(&self, wrong_pages: u64) -> RequestCounters {
+        RequestCounters { verify_failures: self.counters.verify_failures + wrong_pages, ..self.counters }
     }
 
     /// Demand requests made so far.

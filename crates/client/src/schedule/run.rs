@@ -64,6 +64,15 @@ impl Run {
     }
 }
 
+/// Leaves those whose bytes match the image, of a block that a server decoded. The others are left
+/// to their READs.
+pub(crate) fn retain_good(metadata: &Metadata, candidates: &mut Vec<Candidate>, raw: &[u8]) {
+    let bytes_of = |candidate: &Candidate| (candidate.page, &raw[candidate.bytes.clone()]);
+    if metadata.verify_pages(&candidates.iter().map(bytes_of).collect::<Vec<_>>()).is_err() {
+        candidates.retain(|candidate| metadata.verify_pages(&[bytes_of(candidate)]).is_ok());
+    }
+}
+
 /// Whole pages of a block that left the cache which nobody took: the kernel may have them.
 pub(crate) fn evicted_candidates(metadata: &Metadata, gone: &Evicted) -> Vec<Candidate> {
     let mut candidates = Vec::new();

@@ -1,6 +1,8 @@
 //! The schedule alone, driven by a seed: READs, answers, losses, pushes and time in random order,
 //! against the plain bytes of the files as a model.
 
+mod hints;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use units::{PAGE_BYTES, Rng, SplitMix64, StreamId};
 
 use super::*;
-use crate::block_cache::StoredBlock;
+use crate::block_cache::{Decoded, StoredBlock};
 use crate::command::{Failure, RequestKey, StreamKey, Wanted};
 use crate::sink::StoreOutcome;
 use crate::tests::tree::Tree;
@@ -111,7 +113,10 @@ impl Sim {
         for gone in evicted {
             if !self.schedule.is_auditing() {
                 let bytes = gone.bytes().expect("verified bytes");
-                let candidates = evicted_candidates(&self.tree.metadata, &gone);
+                let mut candidates = evicted_candidates(&self.tree.metadata, &gone);
+                if !bytes.is_verified() {
+                    retain_good(&self.tree.metadata, &mut candidates, &bytes);
+                }
                 self.store(candidates, &bytes, None);
             }
         }
@@ -165,18 +170,26 @@ impl Sim {
             }
             (5..10, _) => self.schedule.failed(self.now, key, Failure::Later),
             (10..40, Some(stream)) if !force => self.schedule.on_the_way(self.now, key, stream),
-            _ => self.answer(key, &wanted),
+            _ => self.answer(key, &wanted, force, honest),
         }
         self.settle();
     }
 
-    fn answer(&mut self, key: RequestKey, wanted: &Wanted) {
+    fn answer(&mut self, key: RequestKey, wanted: &Wanted, force: bool, honest: bool) {
         match wanted {
             Wanted::Block { block, .. } => {
                 let mut raw = Vec::new();
                 self.tree.metadata.decode_block(*block, self.tree.stored(*block), &mut raw).unwrap();
+                if !force && self.pick(2) == 0 {
+                    if !honest && self.pick(4) == 0 {
+                        let at = self.pick(raw.len());
+                        raw[at] ^= 1;
+                    }
+                    let raw = Some(Arc::new(Decoded::Unverified(raw.into())));
+                    return self.schedule.block_arrived(self.now, key, *block, raw, None);
+                }
                 let stored = StoredBlock::of(&self.tree.metadata, *block, self.tree.stored(*block).to_vec().into());
-                let raw = self.schedule.is_awaited(*block).then(|| Arc::new(raw));
+                let raw = self.schedule.is_awaited(*block).then(|| Arc::new(Decoded::Here(raw)));
                 self.schedule.block_arrived(self.now, key, *block, raw, stored);
             }
             Wanted::Pages(pages) => {
@@ -221,41 +234,6 @@ impl Sim {
             (first..(first + count).min(101)).map(|index| PageId::new(self.tree.big(), index)).collect();
         self.schedule.piece_arriving(&pages);
         self.pieces.push_back((key, info, pages));
-    }
-
-    fn hint(&mut self) {
-        let (first, step) = (self.pick(101) as u32, 1 + self.pick(3));
-        let pages: Vec<PageId> =
-            (first..first + 20).step_by(step).map(|index| PageId::new(self.tree.big(), index)).collect();
-        self.schedule.hint(self.now, &pages);
-        self.settle();
-    }
-
-    /// A server that pushes what was hinted, or one that has never heard of hints.
-    fn obey_hint(&mut self, connection: ConnectionIndex, token: Token, pages: &[PageId]) {
-        if self.pick(2) == 0 {
-            self.schedule.pull_hinted(self.now, pages);
-            return self.settle();
-        }
-        self.streams_begun += 1;
-        let key = StreamKey { connection, generation: self.generation, stream: StreamId(self.streams_begun) };
-        let info = StreamInfo { token, audit: false, hinted: true };
-        self.schedule.stream_started(key, info);
-        self.streams.push((key, info));
-        self.schedule.piece_arriving(pages);
-        self.pieces.push_back((key, info, pages.to_vec()));
-    }
-
-    /// The storer takes up the next block with hinted pages.
-    fn store_hinted(&mut self) {
-        let Some(block) = self.hinted.pop_front() else { return };
-        let mut raw = Vec::new();
-        let candidates = block.candidates(&self.tree.metadata, &mut raw);
-        if let Some(token) = self.schedule.hinted_arriving(self.now, &candidates) {
-            self.store(candidates, &raw, Some(token));
-        }
-        self.schedule.hinted_stored(self.now, block.block);
-        self.settle();
     }
 
     /// The storer digests its next piece.

@@ -2,6 +2,7 @@
 //! misbehave.
 
 mod ablation;
+mod decoded;
 mod demand;
 mod early;
 pub(crate) mod fake_server;

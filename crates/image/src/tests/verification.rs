@@ -167,6 +167,11 @@ fn pages_are_verified_by_hashes_that_came_with_proofs_and_by_no_others() {
     let page = |index: usize| units::PageId::new(metadata.resolve(b"file").unwrap(), index as u32);
     let verify = |index: usize| metadata.verify_page(page(index), &content[index * 4096..][..4096]);
     assert_eq!((metadata.hash_leaf_count(), metadata.hash_leaves(&[page(3), page(199), page(0)])), (4, vec![0, 3]));
+    let mut of_blocks: Vec<u32> =
+        (0..metadata.block_count()).flat_map(|block| metadata.block_hash_leaves(units::BlockId(block))).collect();
+    assert_eq!(of_blocks.first(), Some(&0));
+    of_blocks.dedup();
+    assert_eq!(of_blocks, [0, 1, 2, 3]);
     assert!(!metadata.takes_pages());
     metadata.expect_proofs(true);
     assert!(metadata.takes_pages() && !metadata.has_chunk_hashes());

@@ -10,6 +10,7 @@ use wire::{ErrorCode, ImageHandle, Reply};
 use super::Session;
 use crate::demand;
 use crate::error::Failure;
+use crate::proofs::Proven;
 use crate::published::Published;
 
 /// Larger metadata is left to requests, which the memory for replies bounds one by one.
@@ -86,7 +87,7 @@ pub(super) fn prove(
         return Ok(false);
     }
     if let Some((pushes, mut link)) = session.pushes() {
-        pushes.prove(&mut link, (handle, image), pages)?;
+        pushes.prove(&mut link, (handle, image), Proven::Pages(pages))?;
     }
     Ok(true)
 }

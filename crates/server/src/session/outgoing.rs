@@ -9,6 +9,9 @@ use super::throttle::Throttle;
 /// reply waits behind little, and within these bounds.
 const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 
+/// The same of a LAN whose rate was not measured: a decoded block, as a rule.
+const NEAR_BYTES: usize = 72 << 10;
+
 /// What the wire gave out and the socket has not taken.
 ///
 /// Invariant: the bytes from `written` on are still to be written, in this order. The wire is asked
@@ -30,13 +33,16 @@ impl Outgoing {
 
     /// Asks the wire for bytes if all were written. The moment at which more may leave if none may
     /// now.
-    pub fn fill(&mut self, wire: &mut ServerConnection, now: Moment) -> Option<Moment> {
+    ///
+    /// A near device waits for whole blocks, which are best sent at once.
+    pub fn fill(&mut self, wire: &mut ServerConnection, now: Moment, is_near: bool) -> Option<Moment> {
         let mut opens = None;
         if self.written == self.bytes.len() {
             self.bytes.clear();
             self.written = 0;
             let per_millisecond = wire.push_rate().map_or(0, |rate| rate as usize / 1000);
-            let wanted = per_millisecond.clamp(*WRITE_BYTES.start(), *WRITE_BYTES.end());
+            let least = if is_near { NEAR_BYTES } else { *WRITE_BYTES.start() };
+            let wanted = per_millisecond.clamp(least, *WRITE_BYTES.end());
             let allowed = self.throttle.allowed(now, wanted);
             if allowed > 0 {
                 // Grown step by step it would be copied as often.

@@ -15,6 +15,7 @@ use crate::error::Failure;
 use crate::handles::Handles;
 use crate::lock::locked;
 use crate::peer::Owner;
+use crate::proofs::Proven;
 use crate::published::Published;
 use crate::push::{BlockPusher, PagePusher};
 use crate::shared::Shared;
@@ -82,6 +83,11 @@ impl Pushes {
         self.device.note(|known| known.told(round_trip, zstd, lz4));
     }
 
+    /// Whether the device is so near that decoding takes it longer than the link takes.
+    pub fn is_near(&self) -> bool {
+        self.device.is_near()
+    }
+
     /// What predictors, which all devices tell their touches, call a token of this device.
     pub fn run_of(&self, token: Token) -> Token {
         self.device.scoped(token)
@@ -104,15 +110,14 @@ impl Pushes {
         self.pages.on_the_way(wire, image, page, answer_bytes)
     }
 
-    /// Sends the chunk hashes of pages that are about to be answered with, if the device takes them
-    /// so.
+    /// Sends the chunk hashes of what is about to be answered with, if the device takes them so.
     pub fn prove(
         &mut self,
         link: &mut Link<'_>,
         image: (ImageHandle, &Published),
-        pages: &[PageId],
+        of: Proven<'_>,
     ) -> Result<(), Failure> {
-        self.pages.prove(link.wire, image.0, image.1, pages)
+        self.pages.prove(link.wire, image.0, image.1, of)
     }
 
     /// Queues a piece of pages that was built.

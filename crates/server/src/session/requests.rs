@@ -7,9 +7,11 @@ use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
+use super::pushes::Pushes;
 use super::workers::Reading;
-use super::{Session, metadata};
-use crate::budget::Budget;
+use super::{Session, metadata, near};
+use crate::admin;
+use crate::budget::{Budget, Room};
 use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
@@ -17,7 +19,6 @@ use crate::name::Name;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
 use crate::upload::Announced;
-use crate::{admin, demand};
 
 impl Session {
     pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
@@ -66,7 +67,7 @@ impl Session {
         self.answer_at(self.shared.readers.reads().clone(), request, bytes, work);
     }
 
-    fn answer_at(
+    pub(super) fn answer_at(
         &mut self,
         slots: Budget,
         request: RequestId,
@@ -95,8 +96,13 @@ impl Session {
         let Some((room, read)) = self.workers.cached(&image, offset, bytes) else {
             return self.answer(request, bytes, move || Ok(reply(image.read(offset, bytes)?)));
         };
+        self.reply_with(request, reply(read), room);
+    }
+
+    /// Answers with a reply that takes `room` until it has left.
+    pub(super) fn reply_with(&mut self, request: RequestId, reply: Reply, room: Room) {
         self.replies.keep(room);
-        self.reply(request, reply(read));
+        self.reply(request, reply);
         self.replies.release(&self.wire);
     }
 
@@ -180,8 +186,10 @@ impl Session {
             return Ok(());
         }
         // The read is on its way before anything is predicted.
-        let reply = move |bytes| Reply::Block { block, bytes };
-        self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+        if force || !near::answer_block(self, request, (handle, &image), block)? {
+            let reply = move |bytes| Reply::Block { block, bytes };
+            self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+        }
         self.shared.metrics.blocks_demanded.one();
         self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
         if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
@@ -217,15 +225,17 @@ impl Session {
         if !metadata::prove(self, request, handle, &image, &pages)? {
             return Ok(());
         }
-        let (work, wanted) = (image.clone(), pages.clone());
-        // Raw and compressed are in memory together for a moment.
-        let bytes = 2 * pages.len() * units::PAGE_BYTES;
-        self.answer_at(self.shared.readers.pages().clone(), request, bytes, move || demand::pages(&work, &wanted));
+        near::answer_pages(self, request, &image, &pages);
         self.shared.metrics.pages_demanded.add(pages.len() as u64);
         if let Some((pushes, mut link)) = self.pushes() {
             pushes.demanded(&mut link, &image, token, &pages, force);
         }
         Ok(())
+    }
+
+    /// Whether the device is near.
+    pub(super) fn is_near(&self) -> bool {
+        self.pushes.as_ref().is_some_and(Pushes::is_near)
     }
 
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {

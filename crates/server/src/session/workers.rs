@@ -2,8 +2,8 @@
 //! meanwhile. What the page cache has needs no thread, and the connection reads it itself.
 //!
 //! A program stands still because of a demand. The demand takes memory and a reader's slot, at once
-//! if there are some. Its answer is the block as it lies in the file: nothing is decoded, and no
-//! prediction is waited for.
+//! if there are some. Its answer is the block as it lies in the file, or as it lies decoded in
+//! memory: nothing is decoded, and no prediction is waited for.
 
 use std::sync::Arc;
 
@@ -119,11 +119,15 @@ impl Workers {
         });
     }
 
+    /// Memory of a reply, if it is there at once.
+    pub fn room(&self, bytes: usize) -> Option<Room> {
+        self.shared.buffers.replies().try_take(self.owner, bytes)
+    }
+
     /// Bytes of the image file and their room, if both are there at once: then no thread need be
     /// woken to read them.
     pub fn cached(&self, image: &Published, offset: u64, bytes: usize) -> Option<(Room, Bytes)> {
-        let replies = self.shared.buffers.replies();
-        let room = (bytes <= CACHED_BYTES_MAX).then(|| replies.try_take(self.owner, bytes)).flatten()?;
+        let room = (bytes <= CACHED_BYTES_MAX).then(|| self.room(bytes)).flatten()?;
         Some((room, image.read_cached(offset, bytes)?))
     }
 

@@ -6,7 +6,8 @@ use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
 use crate::format::{
-    FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN,
+    FEATURE_DECODED, FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION,
+    VERSION_MIN,
 };
 use crate::inbox::Arrived;
 use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
@@ -42,8 +43,10 @@ impl ClientConnection {
             }
             ServerMessage::Reply { request, reply } => {
                 self.traffic.reply_bytes += frame_bytes as u64;
-                if matches!(reply, Reply::Error { .. }) {
-                    self.check_error(request, false)?;
+                match reply {
+                    Reply::Error { .. } => self.check_error(request, false)?,
+                    Reply::Decoded { .. } => self.check_feature_of(ServerKind::Decoded, FEATURE_DECODED)?,
+                    _ => {}
                 }
                 self.take_reply(request, reply)?;
             }

@@ -38,7 +38,7 @@ pub enum Request {
         page: PageId,
         /// The block.
         block: BlockId,
-        /// The server must send the block even if a push carries it (flag bit 0).
+        /// The server must send the block, as it is stored, even if a push carries it (flag bit 0).
         force: bool,
         /// Nobody waits for the block: nothing was touched, and the reply is sent behind others
         /// (flag bit 1). [`super::ClientMessage::Hurry`] takes this back.
@@ -131,6 +131,7 @@ impl Request {
                 offset == at && data.len() == *bytes as usize
             }
             (Request::PullBlock { block, .. }, Reply::Block { block: found, .. }) => block == found,
+            (Request::PullBlock { block, force, .. }, Reply::Decoded { block: found, .. }) => block == found && !force,
             (Request::PullPages { .. }, Reply::Pages { .. }) => true,
             (Request::PullBlock { force, .. } | Request::PullPages { force, .. }, Reply::OnTheWay { .. }) => !force,
             (Request::List, Reply::Listing { .. }) => true,
@@ -224,6 +225,15 @@ pub enum Reply {
         /// Its bytes as they are stored.
         bytes: Bytes,
     },
+    /// Answers `PullBlock` unless forced, to a client near the server: decoding the block would
+    /// take it longer than the bytes take on the link. Only if both sides know
+    /// [`crate::format::FEATURE_DECODED`].
+    Decoded {
+        /// The block.
+        block: BlockId,
+        /// Its decoded bytes. The hashes of its chunks were sent before.
+        bytes: Bytes,
+    },
     /// Answers `PullPages`.
     Pages {
         /// How `bytes` is encoded; the number of the codec, which this crate does not interpret.
@@ -289,6 +299,7 @@ impl Reply {
             Reply::Opened { .. } => ServerKind::Opened,
             Reply::MetaData { .. } => ServerKind::MetaData,
             Reply::Block { .. } => ServerKind::Block,
+            Reply::Decoded { .. } => ServerKind::Decoded,
             Reply::Pages { .. } => ServerKind::Pages,
             Reply::OnTheWay { .. } => ServerKind::OnTheWay,
             Reply::Listing { .. } => ServerKind::Listing,

@@ -10,8 +10,8 @@ use crate::coding::Frame;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_PROOFS, FEATURE_START, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX, PUSH_FRAMES_MAX,
-    PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, START_BYTES_MAX, STREAMS_MAX, ServerKind,
+    FEATURE_DECODED, FEATURE_PROOFS, FEATURE_START, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX,
+    PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, START_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ImageHandle, PushEndReason, PushPiece, ServerMessage};
 use crate::server::{ServerConnection, State};
@@ -345,6 +345,11 @@ impl ServerConnection {
     /// Whether the client takes proofs of chunk hashes.
     pub fn takes_proofs(&self) -> bool {
         self.hello.is_some_and(|hello| hello.features & FEATURE_PROOFS != 0)
+    }
+
+    /// Whether the client takes decoded blocks.
+    pub fn takes_decoded(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.features & FEATURE_DECODED != 0)
     }
 
     /// Sends chunk hashes with a proof. They leave after replies that are queued, and before

@@ -291,6 +291,8 @@ fn replies_nobody_asked_for_are_errors() {
         (1, Reply::Status { json: Bytes::new() }),
         (2, Reply::Block { block: BlockId(2), bytes: bytes.clone() }),
         (2, Reply::Pages { codec: 0, bytes: bytes.clone() }),
+        // It was forced.
+        (2, Reply::Decoded { block: BlockId(1), bytes: bytes.clone() }),
         (3, Reply::MetaData { offset: 0, bytes: Bytes::from(vec![0; 101]) }),
         (3, Reply::MetaData { offset: 0, bytes: Bytes::from(vec![0; 99]) }),
         (3, Reply::MetaData { offset: 1, bytes: Bytes::from(vec![0; 100]) }),

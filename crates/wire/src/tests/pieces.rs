@@ -1,14 +1,15 @@
-//! Push streams whose pieces say how they are encoded, and who may use them.
+//! Push streams whose pieces say how they are encoded, decoded blocks, and who may use them.
 
-use units::{ActionId, Moment, Token};
+use bytes::Bytes;
+use units::{ActionId, BlockId, Moment, PageId, RequestId, Token};
 
 use super::rig::{LinkConfig, Pair};
 use super::samples::flat;
-use crate::format::{FEATURE_PIECES, FEATURES, VERSION};
+use crate::format::{FEATURE_DECODED, FEATURE_PIECES, FEATURES, VERSION};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushHeader,
-    Refused, ServerConfig, ServerConnection, ServerEvent, WireError, encode,
+    Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError, encode,
 };
 
 #[test]
@@ -49,4 +50,50 @@ fn pieces_that_say_their_form_are_for_those_who_know_them() {
     assert_eq!(client.notify(rate), Err(Refused::NoFeature("pieces")));
     let refused = client.receive(Moment(2), &flat(&encode::server(&ServerMessage::PushStart { stream, push })));
     assert!(matches!(refused, Err(WireError::WrongOrder { kind: "PushStart", .. })), "{refused:?}");
+}
+
+#[test]
+fn decoded_blocks_are_for_those_who_know_them_and_did_not_insist_on_stored_ones() {
+    let (block, bytes) = (BlockId(3), Bytes::from_static(b"decoded"));
+    let pull = |force| Request::PullBlock {
+        image: ImageHandle(1),
+        token: Token(1),
+        page: PageId::default(),
+        block,
+        force,
+        speculative: false,
+    };
+    let decoded = Reply::Decoded { block, bytes };
+    let mut pair = Pair::ready(LinkConfig::new(20, 25), 1);
+    let request = pair.client.request(pair.now, pull(false)).unwrap();
+    let forced = pair.client.request(pair.now, pull(true)).unwrap();
+    pair.settle();
+    assert!(pair.server.takes_decoded());
+    assert!(pair.server.reply(forced, decoded.clone()).is_err(), "it was to be as stored");
+    pair.server.reply(request, decoded.clone()).unwrap();
+    pair.settle();
+    assert_eq!(pair.client_events(), [ClientEvent::Reply { request, reply: decoded.clone() }]);
+
+    // An old device, and an old server.
+    let mut server = ServerConnection::new(ServerConfig::default(), Moment(0));
+    let old = Hello {
+        version: VERSION,
+        device: 7,
+        features: FEATURES & !FEATURE_DECODED,
+        frame_bytes_max: 1 << 20,
+        window_log_max: 20,
+        push_bytes_max: 1 << 20,
+    };
+    server.receive(Moment(1), &flat(&encode::client(&ClientMessage::Hello(old)))).unwrap();
+    let request = RequestId(1);
+    let asked = ClientMessage::Request { request, ask: pull(false) };
+    server.receive(Moment(2), &flat(&encode::client(&asked))).unwrap();
+    assert_eq!(server.reply(request, decoded.clone()), Err(Refused::NoFeature("decoded blocks")));
+    let mut client = ClientConnection::new(ClientConfig::default(), Moment(0));
+    let hello = HelloReply { version: VERSION, features: FEATURES & !FEATURE_DECODED, frame_bytes_max: 1 << 20 };
+    client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
+    let request = client.request(Moment(2), pull(false)).unwrap();
+    let reply = ServerMessage::Reply { request, reply: decoded };
+    let refused = client.receive(Moment(3), &flat(&encode::server(&reply)));
+    assert!(matches!(refused, Err(WireError::WrongOrder { kind: "Decoded", .. })), "{refused:?}");
 }

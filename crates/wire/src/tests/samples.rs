@@ -142,8 +142,9 @@ impl Samples {
     }
 
     pub fn reply(&mut self) -> Reply {
-        match self.below(13) {
-            9.. => self.volume_reply(),
+        match self.below(14) {
+            10.. => self.volume_reply(),
+            9 => Reply::Decoded { block: BlockId(self.u32()), bytes: self.bytes(1, 300) },
             0 => Reply::Opened {
                 image: self.image(),
                 id: self.image_id(),
