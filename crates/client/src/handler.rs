@@ -38,8 +38,6 @@ pub(crate) struct ImageHandler {
     /// The first connection fetches the chunk hashes if the image was opened without them, and they
     /// do not come with proofs.
     hashes: Option<HashFetch>,
-    /// The chunk hashes could not be had.
-    was_refused: bool,
     /// Proofs that were wrong.
     bad_proofs: u32,
     /// The volume client whose frames go along, once there is one.
@@ -78,8 +76,7 @@ impl ImageHandler {
     ) -> ImageHandler {
         let live = Live { image, ..Live::default() };
         let (short, was_up) = (ShortConnections::default(), image.is_some());
-        let (was_refused, bad_proofs) = (false, 0);
-        ImageHandler { shared, dialer, index, short, hashes, was_refused, bad_proofs, volumes: None, was_up, live }
+        ImageHandler { shared, dialer, index, short, hashes, bad_proofs: 0, volumes: None, was_up, live }
     }
 }
 
@@ -191,8 +188,7 @@ impl ImageHandler {
         let proves = features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections;
         let is_wrong = self.bad_proofs >= BAD_PROOFS_MAX;
         metadata.expect_proofs(proves && !is_wrong);
-        let fetches = (self.index == 0 || is_wrong) && !self.was_refused;
-        if !metadata.takes_pages() && self.hashes.is_none() && fetches {
+        if !metadata.takes_pages() && self.hashes.is_none() && (self.index == 0 || is_wrong) {
             self.hashes = Some(HashFetch::new(metadata.chunk_hash_region(), b""));
         }
     }
@@ -225,7 +221,6 @@ impl ImageHandler {
         }
         if step != Step::Going {
             self.hashes = None;
-            self.was_refused = step == Step::Failed;
             let _ = self.shared.storer.send(Job::Hashes { good: step == Step::Complete });
         }
     }

@@ -31,7 +31,7 @@ const PIECE_TIME_SHORT: Duration = Duration::from_millis(100);
 const PIECE_TIME_LONG: Duration = Duration::from_millis(400);
 
 /// Times that the server may refuse a piece, or that the hashes may turn out damaged, before we do
-/// without.
+/// without until the next connection, which may lead to another server.
 const FAILURES_MAX: u32 = 3;
 
 /// The hashes as far as they came.

@@ -5,8 +5,8 @@
 //! that the storer has at hand. A piece is decoded and cut into pages, and every page is checked
 //! against the image before any of it is used. After a bad page the rest of its stream is dropped.
 //! Chunk hashes come before the pages, with a proof. A server that sends no proofs is asked for all
-//! of them (`hashes`): until they are here pushes wait in their order, and if they cannot be had,
-//! pushes are refused.
+//! of them (`hashes`): until they are here pushes wait in their order. If they cannot be had,
+//! pushes are refused, until another connection brings them or a server that sends proofs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub(crate) struct Storer {
     /// Pushes that came before the chunk hashes, in order. Their bytes count as undigested, so
     /// credit bounds them.
     waiting: VecDeque<Job>,
-    /// There will be no chunk hashes: nothing pushed can be verified.
-    refuses: bool,
+    /// The chunk hashes could not be had: what is pushed can be verified with proofs only.
+    lacks_hashes: bool,
     rate: DecodeRate,
     /// What the server was told of it, over connections of up to this generation.
     told: (u64, DecodeRate),
@@ -85,7 +85,7 @@ impl Storer {
             raw: Vec::new(),
             run: Arc::new(Run::default()),
             waiting: VecDeque::new(),
-            refuses: false,
+            lacks_hashes: false,
             rate: DecodeRate::default(),
             told: (0, DecodeRate::default()),
         }
@@ -102,13 +102,13 @@ impl Storer {
                 }
                 Job::Hinted(block) => self.store_hinted(&block),
                 Job::Hashes { good } => {
-                    self.refuses |= !good;
+                    self.lacks_hashes = !good;
                     self.catch_up();
                 }
                 push if self.must_wait() => {
                     self.waiting.push_back(push);
                     if self.waiting.len() > WAITING_JOBS_MAX {
-                        self.refuses = true;
+                        self.lacks_hashes = true;
                         self.catch_up();
                     }
                 }
@@ -125,7 +125,12 @@ impl Storer {
 
     /// Whether pushes can be neither verified nor refused yet.
     fn must_wait(&self) -> bool {
-        !self.refuses && !self.shared.metadata.takes_pages()
+        !self.lacks_hashes && !self.shared.metadata.takes_pages()
+    }
+
+    /// Whether there is nothing that pushes could be verified with.
+    fn refuses(&self) -> bool {
+        self.lacks_hashes && !self.shared.metadata.takes_pages()
     }
 
     /// Does what had to wait.
@@ -160,13 +165,14 @@ impl Storer {
     }
 
     fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
-        if self.refuses {
+        let refuses = self.refuses();
+        if refuses {
             self.shared.run(|schedule, _| schedule.stream_refused());
         }
         let decoder = match encoding {
             // Those of volumes are for the volume client.
             PushEncoding::Volume => Decoder::Dead,
-            _ if self.refuses => Decoder::Dead,
+            _ if refuses => Decoder::Dead,
             PushEncoding::Stored => Decoder::Stored,
             PushEncoding::ZstdStream => self.zstd_decoder(window_log),
             PushEncoding::Pieces => Decoder::Pieces { decoder: None, window_log },

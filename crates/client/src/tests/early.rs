@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use units::PageId;
+use wire::format::FEATURES;
 use wire::{PushEncoding, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, honest_reply, is_pull};
@@ -176,8 +177,8 @@ fn regress_a_local_file_with_two_contents_is_refused_when_they_meet() {
     assert_refused(&session, &tree);
 }
 
-#[test]
-fn damaged_hashes_mean_no_pushes_and_demands_as_ever() {
+/// A session that was pushed to after its server had sent damaged hashes.
+fn refusing() -> Rig {
     let tree = Arc::new(Tree::large());
     let server = FakeServer::start(&tree);
     let (start, bytes) = (hashes_start(&tree), tree.bytes.clone());
@@ -196,6 +197,12 @@ fn damaged_hashes_mean_no_pushes_and_demands_as_ever() {
     let rig = Rig { tree, server, session, sink, held: Arc::default() };
     rig.push(0, 70..90);
     rig.server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
+    rig
+}
+
+#[test]
+fn damaged_hashes_mean_no_pushes_and_demands_as_ever() {
+    let rig = refusing();
     rig.read(75);
     let counters = rig.session.counters();
     assert_eq!(
@@ -204,6 +211,32 @@ fn damaged_hashes_mean_no_pushes_and_demands_as_ever() {
     );
     assert!(rig.sink.pages().is_empty() && !rig.session.metadata().has_chunk_hashes());
     assert_eq!(rig.server.requests(0, is_pull).len(), 1);
+}
+
+#[test]
+fn regress_pushes_are_taken_from_the_next_server_that_has_hashes() {
+    let rig = refusing();
+    rig.server.be_honest();
+    rig.server.cut();
+    while !rig.session.metadata().has_chunk_hashes() {
+        std::thread::yield_now();
+    }
+    rig.push(1, 70..90);
+    rig.sink.wait_stored(rig.pages(89..90)[0]);
+}
+
+#[test]
+fn regress_pushes_are_taken_from_the_next_server_that_sends_proofs() {
+    let rig = refusing();
+    rig.server.set_features(FEATURES);
+    rig.server.cut();
+    // A demand waits until the new connection is up.
+    rig.read(5);
+    rig.server.prove(1, &rig.pages(70..90), |_| ());
+    rig.push(1, 70..90);
+    rig.sink.wait_stored(rig.pages(89..90)[0]);
+    assert!(!rig.session.metadata().has_chunk_hashes());
+    assert_eq!(rig.session.counters().pushes.pushes_refused, 1);
 }
 
 #[test]
