@@ -112,9 +112,16 @@ impl Bundler {
     /// Orders what pays now, and looks at actions that came, changed or went.
     pub fn keep_up(&self, image: &Arc<Published>, changed: Vec<ActionId>) {
         for action in changed {
-            let known = locked(&image.predictor).action(action).is_some();
-            if !known || image.bundles.is_unsought(action) {
+            let found = locked(&image.predictor).action(action).map(|action| (action.pages.clone(), action.uses));
+            let bundle = image.bundles.get(action);
+            if found.is_none() || image.bundles.is_unsought(action) {
                 self.order(image, action, Work::Open);
+            } else if let (Some((pages, uses)), Some(bundle)) = (found, bundle) {
+                // What the run has found is pushed live from the next start on.
+                let live_pages = bundle.fit(&pages).lacking as u32;
+                let (count, held) = (pages.len() as u32, Some(bundle.grade));
+                let start = Start { live_pages, held_pages: count - live_pages, held, ..Start::default() };
+                image.bundles.foresee(action, count, uses, &start);
             }
         }
         for (action, grade) in image.bundles.take_all_due() {

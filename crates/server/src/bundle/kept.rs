@@ -23,11 +23,13 @@ struct Kept {
     account: Account,
     /// Pages of the action at its last start.
     pages: u32,
+    /// Starts of the action when it changed.
+    uses: u64,
 }
 
 impl Kept {
     fn take_due(&mut self) -> Option<Grade> {
-        let grade = self.account.due(self.pages)?;
+        let grade = self.account.due(self.pages, self.uses)?;
         self.account = Account::default();
         Some(grade)
     }
@@ -77,6 +79,14 @@ impl Bundles {
         let kept = by_action.entry(action).or_default();
         kept.account.add(start);
         kept.pages = pages;
+    }
+
+    /// The action has changed: as often as it was started, it will be pushed so.
+    pub fn foresee(&self, action: ActionId, pages: u32, uses: u64, start: &Start) {
+        let mut by_action = locked(&self.by_action);
+        let kept = by_action.entry(action).or_default();
+        kept.account.foresee(start);
+        (kept.pages, kept.uses) = (pages, uses);
     }
 
     /// The bundle of an action that pays now. It is told once: what was saved so far is spent with
