@@ -29,7 +29,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 const FILES_MAX: usize = 1024;
 
 /// Images are opened until they take this part of the memory of metadata, or of that of what is
-/// learned, and pieces are read until they take this part of that of decoded blocks: the rest is
+/// learned, and pieces are kept until they take this part of that of decoded blocks: the rest is
 /// for what is used now.
 const MEMORY_PART: usize = 2;
 
@@ -51,6 +51,8 @@ pub(crate) fn warm(shared: &Shared) {
         let Ok((image, fresh)) = shared.catalog.open_beside(id) else { continue };
         if fresh {
             shared.prepare(&image);
+            // Makes the tree that proofs are cut from, if there are chunk hashes.
+            image.proves();
             opened.push(image);
         }
     }
@@ -83,7 +85,8 @@ fn most_used(shared: &Shared, until: Instant) -> Vec<ImageId> {
     found.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Reads and verifies the pieces of the bundles that were used most.
+/// Reads and verifies the pieces of bundles, of those first that were used most, and keeps as many
+/// as there is room for. The others lie in the system's page cache then, and need no hash.
 fn read_pieces(shared: &Shared, images: &[Arc<Published>], until: Instant) {
     let mut actions: Vec<(u64, usize, ActionId)> = Vec::new();
     for (index, image) in images.iter().enumerate() {
@@ -99,12 +102,16 @@ fn read_pieces(shared: &Shared, images: &[Arc<Published>], until: Instant) {
         let Some(bundle) = images.get(image).and_then(|image| image.bundles.get(action)) else { continue };
         for codec in [PushCodec::Lz4, PushCodec::Zstd] {
             for piece in 0..bundle.piece_count() {
-                left = left.saturating_sub(bundle.piece_bytes(piece, codec));
-                if left == 0 || Instant::now() > until {
+                if Instant::now() > until {
                     return;
                 }
+                left = left.saturating_sub(bundle.piece_bytes(piece, codec));
+                let read = match left {
+                    0 => bundle.piece(piece, codec),
+                    _ => bundle.load_piece(piece, codec, &shared.blocks),
+                };
                 // A damaged bundle is made anew when it is pushed.
-                if bundle.load_piece(piece, codec, &shared.blocks).is_err() {
+                if read.is_err() {
                     continue 'bundles;
                 }
             }

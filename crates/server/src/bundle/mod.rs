@@ -13,8 +13,9 @@
 //! ([`Bundle::fit`]), and a new bundle is made when that pays ([`policy`]).
 //!
 //! A bundle is made in the background ([`crate::bundler`]) and found again after a restart. Header,
-//! table and list are verified when it is opened, each piece when it is read. Pieces that were
-//! pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
+//! table and list are verified when it is opened, each piece when it is read for the first time:
+//! objects of a store do not change, and the device checks every page all the same. Pieces that
+//! were pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
 mod build;
 mod format;
@@ -23,7 +24,7 @@ pub(crate) mod policy;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use store::{Object, Store};
@@ -62,6 +63,8 @@ pub(crate) struct Bundle {
     sorted: Vec<(PageId, u32)>,
     object: Arc<dyn Object>,
     pieces: Vec<[Place; 2]>,
+    /// Whether each piece was verified since the bundle was opened.
+    verified: Vec<[AtomicBool; 2]>,
 }
 
 /// Where a piece lies in one codec.
@@ -143,6 +146,7 @@ impl Bundle {
             pages,
             sorted,
             object,
+            verified: found.iter().map(|_| Default::default()).collect(),
             pieces: found,
         }))
     }
@@ -192,12 +196,13 @@ impl Bundle {
         self.pages.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// Reads and verifies piece `index`: the bytes of a push frame.
+    /// Reads piece `index`, the bytes of a push frame. It is verified if it is read for the first
+    /// time.
     pub fn piece(&self, index: u32, codec: PushCodec) -> Result<Bytes, Failure> {
         let place = self.place(index, codec)?;
         let mut buf = vec![0; place.bytes as usize];
         self.object.read_at(place.offset, &mut buf)?;
-        verified(index, &place, buf)
+        self.verified(index, codec, buf)
     }
 
     /// The same, and `cache` keeps the piece for the next start.
@@ -218,9 +223,20 @@ impl Bundle {
         let mut buf = vec![0; place.bytes as usize];
         // Whatever is wrong is told by the read that may wait.
         let read = matches!(self.object.read_cached_at(place.offset, &mut buf), Ok(true));
-        let piece = read.then(|| verified(index, &place, buf))?;
+        let piece = read.then(|| self.verified(index, codec, buf))?;
         piece.iter().for_each(|piece| cache.put_piece(key, piece.clone()));
         Some(piece)
+    }
+
+    fn verified(&self, index: u32, codec: PushCodec, bytes: Vec<u8>) -> Result<Bytes, Failure> {
+        let was_verified = self.verified.get(index as usize).map(|codecs| &codecs[codec as usize]);
+        if !was_verified.is_some_and(|known| known.load(Ordering::Relaxed)) {
+            if piece_hash(&bytes) != self.place(index, codec)?.hash {
+                return Err(Failure::corrupt(format!("piece {index} of a bundle does not match its hash")));
+            }
+            was_verified.iter().for_each(|known| known.store(true, Ordering::Relaxed));
+        }
+        Ok(Bytes::from(bytes))
     }
 
     fn cache_key(&self, index: u32, codec: PushCodec) -> (u64, u32) {
@@ -308,13 +324,6 @@ fn places(table: &[u8], restart_pieces: u32, start: u64) -> Result<(Vec<[Place; 
         found.extend(zstd.into_iter().zip(lz4).map(|(zstd, lz4)| [zstd, lz4]));
     }
     Ok((found, offset))
-}
-
-fn verified(index: u32, place: &Place, bytes: Vec<u8>) -> Result<Bytes, Failure> {
-    if piece_hash(&bytes) != place.hash {
-        return Err(Failure::corrupt(format!("piece {index} of a bundle does not match its hash")));
-    }
-    Ok(Bytes::from(bytes))
 }
 
 fn body_offset(pieces: u32, pages: u32) -> u64 {
