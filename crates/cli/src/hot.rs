@@ -22,29 +22,35 @@ use crate::failure;
 pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::Result<Hot> {
     let image = image.map(|path| Ok::<_, anyhow::Error>((path, client::open_file(path, &Limits::default())?.1)));
     let image = image.transpose()?;
-    let mut runs = Vec::new();
+    let (mut runs, mut programs) = (Vec::new(), Vec::new());
     let mut names_needed = false;
     for path in files {
         match read(path)? {
             File::Trace(trace) => {
-                let run = match HotRun::from_trace(&trace, None) {
+                let all =
+                    |names: Option<Names>| Ok((HotRun::from_trace(&trace, names)?, HotRun::programs(&trace, names)?));
+                let found = match all(None) {
                     Err(HotError::NoNames { .. }) => {
                         names_needed = true;
-                        names_from(&image, |names| HotRun::from_trace(&trace, names))
+                        names_from(&image, |names| all(names))
                     }
-                    run => run,
+                    found => found,
                 };
-                runs.push(run.map_err(|error| explain(path, &image, error))?);
+                let (run, each) = found.map_err(|error| explain(path, &image, error))?;
+                runs.push(run);
+                programs.extend(each);
             }
             File::Actions(actions) => {
                 names_needed = true;
                 let missing = HotError::NoNames { image: actions.image() };
                 let found = names_from(&image, |names| HotRun::from_actions(&actions, names.ok_or(missing)?));
-                runs.extend(found.map_err(|error| explain(path, &image, error))?);
+                let each = found.map_err(|error| explain(path, &image, error))?;
+                programs.extend(each.iter().cloned());
+                runs.extend(each);
             }
         }
     }
-    let hot = Hot::merge(&runs, min_runs);
+    let hot = Hot { programs, ..Hot::merge(&runs, min_runs) };
     let unused = image.as_ref().map(|(path, _)| *path).filter(|_| !names_needed);
     if !files.is_empty() {
         warnings(unused, min_runs, hot.runs).iter().for_each(|warning| tell!("warning: {warning}"));

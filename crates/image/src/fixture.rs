@@ -91,6 +91,8 @@ pub struct Fixture {
     /// An image with two contents: the hash of a chunk with these bytes is said to be that of the
     /// other ones.
     pub pretended: Option<(Vec<u8>, Vec<u8>)>,
+    /// The profile that travels with the image.
+    pub profile: Option<Vec<u8>>,
 }
 
 impl Default for Fixture {
@@ -105,6 +107,7 @@ impl Default for Fixture {
             hot_blocks: 0,
             shuffle: None,
             pretended: None,
+            profile: None,
         }
     }
 }
@@ -252,6 +255,9 @@ impl Fixture {
                 hash: *blake3::hash(stored).as_bytes(),
             });
             image.extend_from_slice(stored);
+        }
+        if let Some(profile) = &self.profile {
+            builder.add_optional_section(crate::format::SECTION_PROFILE, profile.clone())?;
         }
         builder.set_hot_blocks(self.hot_blocks);
         builder.set_dictionaries(self.dictionary.iter().cloned().collect())?;

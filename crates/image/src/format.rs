@@ -62,7 +62,7 @@ pub const SECTION_CHUNK_HASHES: u32 = 11;
 /// zstd dictionaries back to back. Stands before the chunk hashes in the file, since a mount needs
 /// it to start.
 pub const SECTION_DICTIONARIES: u32 = 12;
-/// Optional section, reserved: a profile that travels with the image.
+/// Optional section: a profile that travels with the image, an actions file that names no image.
 pub const SECTION_PROFILE: u32 = 32;
 /// Optional section, reserved: a signature of the superblock with `check` and this section's table
 /// entry zeroed.

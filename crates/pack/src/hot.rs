@@ -4,11 +4,14 @@
 //! instead of many blocks of which most is not needed. A trace names pages by path. A file that the
 //! tree does not have, or has in another size, counts as another file: the packer says how much of
 //! a trace it could use, and refuses a trace of another tree.
+//!
+//! The order in which each program of a trace touched its pages travels with the image: a server
+//! pushes by it until it has learned from starts of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use profile::Hot;
-use units::PAGE_BYTES;
+use profile::{ActionSet, Hot};
+use units::{InodeId, PAGE_BYTES};
 
 use crate::inodes::Inodes;
 use crate::tree::Tree;
@@ -26,11 +29,8 @@ impl HotPages {
         inodes: &Inodes<'_>,
         notes: &mut Notes,
     ) -> Result<HotPages, PackError> {
-        let files: BTreeMap<_, _> = (0u32..).zip(&inodes.files).map(|(index, file)| (file.inode, index)).collect();
-        let find = |path: &[u8]| {
-            let index = *files.get(&inodes.numbers[tree.find(path)?.0 as usize]?)?;
-            Some((index, inodes.files[index as usize].size))
-        };
+        let files = by_inode(inodes);
+        let find = |path: &[u8]| find(&files, tree, inodes, path);
         let fit = hot.fit(|path| find(path).map(|(_, size)| size));
         let total = hot.files.len();
         if fit.is_foreign() {
@@ -48,9 +48,28 @@ impl HotPages {
         Ok(found)
     }
 
+    /// The programs of the traces, as actions on the inodes of the tree.
+    pub(crate) fn actions(hot: &Hot, tree: &Tree, inodes: &Inodes<'_>) -> ActionSet {
+        let files = by_inode(inodes);
+        hot.actions(|path, size| {
+            let (index, found) = find(&files, tree, inodes, path)?;
+            (found == size).then_some(inodes.files[index as usize].inode)
+        })
+    }
+
     /// Whether chunk `position` of a file is hot.
     pub(crate) fn contains(&self, file: u32, position: u32, chunk_bytes: usize) -> bool {
         let page = u64::from(position) * chunk_bytes as u64 / PAGE_BYTES as u64;
         self.0.get(&file).is_some_and(|pages| pages.contains(&(page as u32)))
     }
+}
+
+fn by_inode(inodes: &Inodes<'_>) -> BTreeMap<InodeId, u32> {
+    (0u32..).zip(&inodes.files).map(|(index, file)| (file.inode, index)).collect()
+}
+
+/// The file at `path`: its place among the files, and its size.
+fn find(files: &BTreeMap<InodeId, u32>, tree: &Tree, inodes: &Inodes<'_>, path: &[u8]) -> Option<(u32, u64)> {
+    let index = *files.get(&inodes.numbers[tree.find(path)?.0 as usize]?)?;
+    Some((index, inodes.files[index as usize].size))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use image::BuilderParams;
-use image::format::SUPERBLOCK_BYTES;
+use image::format::{SECTION_PROFILE, SUPERBLOCK_BYTES};
 use rayon::ThreadPool;
 
 use crate::arrange::arrange;
@@ -86,6 +86,7 @@ fn write_tree(
     };
     let mut inodes = number(tree, params)?;
     let hot = HotPages::resolve(&options.hot, tree, &inodes, notes)?;
+    let actions = HotPages::actions(&options.hot, tree, &inodes);
     let Inodes { ref mut builder, ref files, bytes, count, .. } = inodes;
     let failed = |output: &dyn Output, source| PackError::write(output.path(), source);
     output.append(&[0; SUPERBLOCK_BYTES]).map_err(|source| failed(output, source))?;
@@ -130,6 +131,9 @@ fn write_tree(
     let Inodes { mut builder, .. } = inodes;
     builder.set_hot_blocks(arrangement.hot_blocks);
     builder.set_dictionaries(dictionaries.raw)?;
+    if !actions.is_empty() {
+        builder.add_optional_section(SECTION_PROFILE, actions.encode())?;
+    }
     let built = builder.finish(&emitted.blocks, &emitted.chunks)?;
     progress.phase(Phase::Finish, built.metadata.len() as u64);
     output.append(&built.metadata).map_err(|source| failed(output, source))?;

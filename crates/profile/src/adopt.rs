@@ -2,7 +2,7 @@
 
 use units::PageId;
 
-use crate::{Action, ActionSet, MergeConfig, PageMark, first_touches, overlap_percent};
+use crate::{Action, ActionSet, MergeConfig, first_touches, overlap_percent};
 
 /// Part of an action (percent) that must be found for the rest to be worth pushing.
 const PLACED_PERCENT_MIN: usize = 50;
@@ -55,30 +55,13 @@ impl ActionSet {
             {
                 continue;
             }
-            self.take(action, pages);
+            self.clock += 1;
+            let last_used = self.clock;
+            let taken = self.insert(pages);
+            (taken.uses, taken.score, taken.last_used) = (1, action.score / 2, last_used);
             adopted += 1;
         }
         adopted
-    }
-
-    fn take(&mut self, action: &Action, pages: Vec<PageId>) {
-        let id = units::ActionId(self.next_id);
-        self.next_id += 1;
-        self.clock += 1;
-        let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
-        let taken = Action {
-            id,
-            revision: 0,
-            uses: 1,
-            pushes: 0,
-            score: action.score / 2,
-            last_used: self.clock,
-            runs: 1,
-            stable: false,
-            pages,
-            marks,
-        };
-        self.actions.insert(id, taken);
     }
 }
 

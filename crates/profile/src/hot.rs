@@ -18,7 +18,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use trace::{Event, Trace};
 use units::{ImageId, InodeId, PAGE_BYTES, PageId};
 
-use crate::{ActionSet, HotError};
+use crate::{ActionSet, HotError, MergeConfig, orders};
+
+/// Pages that a program of a trace must have to become an action: fewer are noise.
+const PROGRAM_PAGES_MIN: usize = 4;
+
+/// Programs of one trace that become actions: more than any start consists of.
+const PROGRAMS_MAX: usize = 64;
 
 /// How to find out what the inodes of an image are called.
 #[derive(Clone, Copy)]
@@ -73,6 +79,8 @@ pub struct Hot {
     pub runs: u32,
     /// Pages that too few runs touched and that were left out.
     pub rare: usize,
+    /// Single programs, whose orders travel with an image.
+    pub programs: Vec<HotRun>,
 }
 
 /// How well [`Hot`] fits a tree. Numbers of files.
@@ -110,6 +118,26 @@ impl HotRun {
             }
         }
         Ok(run.finish(1))
+    }
+
+    /// The programs of a trace, each a run of its own: what becomes actions. Those of few pages, and
+    /// those after many, are left out.
+    ///
+    /// # Errors
+    /// As [`HotRun::from_trace`].
+    pub fn programs(trace: &Trace, names: Option<Names>) -> Result<Vec<HotRun>, HotError> {
+        let long = orders(trace).into_iter().filter(|order| order.pages.len() >= PROGRAM_PAGES_MIN);
+        let runs = long.take(PROGRAMS_MAX).map(|order| {
+            let mut run = RunBuilder::new(trace.header.image, names);
+            for event in &trace.events {
+                if let Event::File { inode, size, path } = event {
+                    run.name(*inode, path, *size);
+                }
+            }
+            order.pages.iter().try_for_each(|page| run.touch(*page, 1))?;
+            Ok(run.finish(1))
+        });
+        runs.collect()
     }
 
     /// The runs of a set: one for each action, in the order of their ids.
@@ -187,6 +215,22 @@ impl Hot {
             }
         }
         fit
+    }
+
+    /// The programs as actions of an image in which `file` gives the inode of the file of a path and
+    /// a length. The set names no image: it is made before the image has an id.
+    pub fn actions(&self, mut file: impl FnMut(&[u8], u64) -> Option<InodeId>) -> ActionSet {
+        let mut actions = ActionSet::new(ImageId::default());
+        for run in &self.programs {
+            let inodes: Vec<Option<InodeId>> = run.files.iter().map(|(path, size)| file(path, *size)).collect();
+            let inode = |file: u32| inodes.get(file as usize).copied().flatten();
+            // Without its first page, nothing says when it begins.
+            if run.pages.first().and_then(|(file, _, _)| inode(*file)).is_some() {
+                let pages = run.pages.iter().filter_map(|(file, page, _)| Some(PageId::new(inode(*file)?, *page)));
+                actions.learn(&pages.collect::<Vec<_>>(), &MergeConfig::default());
+            }
+        }
+        actions
     }
 
     /// Bytes of all hot pages; the last page of a file counts as long as it is.

@@ -236,25 +236,20 @@ impl ActionSet {
         for id in &removed {
             self.actions.remove(id);
         }
-        let id = ActionId(self.next_id);
-        self.next_id += 1;
-        let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
-        let action = Action {
-            id,
-            revision: 0,
-            uses: 0,
-            pushes: 0,
-            score: 0,
-            last_used: 0,
-            runs: 1,
-            stable: false,
-            pages,
-            marks,
-        };
-        self.actions.insert(id, action);
+        let id = self.insert(pages).id;
         self.credit(id);
         removed.extend(self.make_room(config, id));
         Change { outcome: Outcome::Created, action: Some(id), removed }
+    }
+
+    /// Adds an action of one run that nobody used.
+    pub(crate) fn insert(&mut self, pages: Vec<PageId>) -> &mut Action {
+        let id = ActionId(self.next_id);
+        self.next_id += 1;
+        let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
+        let (uses, pushes, score, last_used, runs, stable) = (0, 0, 0, 0, 1, false);
+        let action = Action { id, revision: 0, uses, pushes, score, last_used, runs, stable, pages, marks };
+        self.actions.entry(id).or_insert(action)
     }
 
     /// Removes the least recently used actions, never `keep`, until all bounds hold.

@@ -188,7 +188,8 @@ impl Catalog {
             Some((actions, hash)) => (ActionPredictor::with_actions(actions, self.predict.clone()), Some(hash)),
             None => {
                 let expected = self.carries_over.then(|| self.expected(&metadata, name, None)).flatten();
-                let actions = expected.unwrap_or_else(|| ActionSet::new(id));
+                let mut actions = expected.unwrap_or_else(|| ActionSet::new(id));
+                self.add_packed(&mut actions, &metadata, &source);
                 (ActionPredictor::with_actions(actions, self.predict.clone()), None)
             }
         };

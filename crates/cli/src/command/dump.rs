@@ -26,8 +26,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let length = file.read(&mut magic).with_context(|| name.clone())?;
     let mut text = String::new();
     if magic == image::format::MAGIC {
-        let (_, metadata) = client::open_file(&args.file, &Limits::default())?;
+        let (source, metadata) = client::open_file(&args.file, &Limits::default())?;
         image::dump(&metadata, &mut text)?;
+        if let Some(bytes) = metadata.optional_section(&source, image::format::SECTION_PROFILE)? {
+            let actions = profile::decode(&bytes, &profile::Limits::default())
+                .map_err(|error| failure::corrupt(format!("{name}: the profile: {error}")))?;
+            profile::dump(&actions, &mut text)?;
+        }
     } else if magic == profile::format::MAGIC {
         let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
         let set = profile::decode(&bytes, &profile::Limits::default())

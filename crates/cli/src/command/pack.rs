@@ -139,7 +139,7 @@ struct Blocks {
 #[command(next_help_heading = "Traces")]
 struct Traces {
     /// What programs read when they start, from `runnel record` or a server; may be given several
-    /// times
+    /// times. Their pages lie together, and a server pushes by their order until it has learned
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 

@@ -87,16 +87,7 @@ pub(super) fn random_fixture(rng: &mut impl Rng) -> Fixture {
     let shuffle = if rng.below(2) == 0 { Some(rng.next_u64()) } else { None };
     let filters = (0..1 + rng.below(3)).map(|_| Filter::ALL[rng.below(5) as usize]).collect();
     let dictionary = if rng.below(2) == 0 { Some(dictionary()) } else { None };
-    Fixture {
-        params,
-        block_bytes: 4096 << rng.below(5),
-        codecs,
-        filters,
-        dictionary,
-        shuffle,
-        hot_blocks: 0,
-        pretended: None,
-    }
+    Fixture { params, block_bytes: 4096 << rng.below(5), codecs, filters, dictionary, shuffle, ..Fixture::default() }
 }
 
 fn random_name(rng: &mut impl Rng) -> Vec<u8> {

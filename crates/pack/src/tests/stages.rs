@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use image::{Codec, Filter, Metadata};
-use profile::{Hot, HotFile};
-use units::BlockId;
+use profile::{ActionSet, Hot, HotFile, HotRun, MergeConfig, Names};
+use units::{BlockId, ImageId, InodeId, PageId};
 
 use super::build::*;
 use crate::compare::{CompareOptions, assert_equal};
@@ -210,4 +210,34 @@ fn explaining_lists_the_stages_and_changes_nothing() {
     let blocks = report.bytes_out - report.bytes_metadata - 4096;
     assert!((blocks..=blocks + report.bytes_dictionaries).contains(&last.bytes));
     assert!(last.bytes < stages[0].bytes);
+}
+
+#[test]
+fn the_programs_of_traces_travel_with_the_image_on_its_own_inodes() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let size = |path: &str| fs::metadata(source.join(path)).unwrap().len();
+    let file = |inode: InodeId| {
+        let path = if inode.0 == 1 { "bin/program" } else { "doc/text-7" };
+        Some((path.into(), size(path)))
+    };
+    let image = ImageId([1; 32]);
+    let mut traced = ActionSet::new(image);
+    let pages = [(1, 0), (2, 1), (1, 5), (2, 0)].map(|(inode, index)| PageId::new(InodeId(inode), index));
+    traced.learn(&pages, &MergeConfig::default());
+    let runs = HotRun::from_actions(&traced, Names { image, file: &file }).unwrap();
+    let hot = Hot { programs: runs.clone(), ..Hot::merge(&runs, 1) };
+    let options = Options { hot, level: Some(3), ..quick() };
+    let out = scratch.path().join("out.rnl");
+    let report = packed(directory(&source), &out, &options);
+    assert_eq!(report.id, packed(directory(&source), &out, &options).id, "the same input gives the same image");
+    let opened = FileImage::open(&out).unwrap();
+    let metadata = Metadata::open(&opened, &Default::default()).unwrap();
+    let section = metadata.optional_section(&opened, image::format::SECTION_PROFILE).unwrap().unwrap();
+    let actions = profile::decode(&section, &profile::Limits::default()).unwrap();
+    let paths = |page: &PageId| (metadata.path(page.inode).unwrap(), page.index);
+    let found: Vec<_> = actions.iter().flat_map(|action| action.pages.iter().map(paths)).collect();
+    let expected = pages.map(|page| (file(page.inode).unwrap().0, page.index));
+    assert_eq!(found, expected.map(|(path, index): (Vec<u8>, u32)| ([b"/", &path[..]].concat(), index)));
 }

@@ -169,3 +169,30 @@ proptest! {
         prop_assert_eq!(Hot::merge(&runs, min_runs), hot);
     }
 }
+
+#[test]
+fn each_program_of_a_trace_becomes_an_action_of_the_image_that_has_its_files() {
+    let start = |token: u128| Event::Start { token: Token(token), at: Moment(0), name: b"a".to_vec() };
+    let mut events =
+        vec![start(1), start(2), file(5, 20 * 4096, "a"), file(6, 20 * 4096, "b"), file(7, 20 * 4096, "c")];
+    events.push(touch(2, page(7, 0)));
+    for index in 0..6 {
+        events.extend([touch(1, page(5, index)), touch(1, page(6, index)), touch(2, page(5, index))]);
+    }
+    // Too few pages.
+    events.extend([start(3), touch(3, page(5, 9))]);
+    let trace = trace_of(events);
+    let programs = HotRun::programs(&trace, None).unwrap();
+    assert_eq!(programs.len(), 2);
+    let hot = Hot { programs, ..Hot::merge(&[HotRun::from_trace(&trace, None).unwrap()], 1) };
+    let inode = |path: &[u8]| match path {
+        b"a" => Some(InodeId(50)),
+        b"b" => Some(InodeId(60)),
+        _ => None,
+    };
+    let actions = hot.actions(|path, size| inode(path).filter(|_| size == 20 * 4096));
+    // The second program begins with a file that is not there.
+    let expected: Vec<PageId> = (0..6).flat_map(|index| [page(50, index), page(60, index)]).collect();
+    assert_eq!(actions.iter().map(|action| action.pages.clone()).collect::<Vec<_>>(), [expected]);
+    assert_eq!(hot.actions(|path, size| inode(path).filter(|_| size == 1)).len(), 0);
+}

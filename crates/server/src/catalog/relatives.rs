@@ -4,13 +4,14 @@
 //! First come actions of the image that had the same name, which the new one replaces: its programs
 //! are the same, whatever their bytes. Then those of other images of which half has the same
 //! content. An image that is published takes them over at once; one that was put into the folder
-//! does when it is opened. Work and memory are bounded: a few images, whose metadata is in memory
-//! one at a time.
+//! does when it is opened. At last come those that travel with the image itself (`pack --trace`).
+//! Work and memory are bounded: a few images, whose metadata is in memory one at a time.
 
 use std::sync::Arc;
 
-use image::{Metadata, Superblock};
-use profile::ActionSet;
+use image::format::SECTION_PROFILE;
+use image::{Metadata, ReadAt, Superblock};
+use profile::{ActionSet, Placed};
 use store::Listed;
 use units::ImageId;
 
@@ -32,6 +33,10 @@ const METADATA_BYTES_MAX: u64 = 64 << 20;
 
 /// Part of an action (percent) that must have the same content in another image.
 const SAME_PERCENT: usize = 50;
+
+/// Most bytes of the actions that travel with an image, and most pages: a few dozen large programs.
+const PACKED_BYTES_MAX: u64 = 4 << 20;
+const PACKED_PAGES_MAX: usize = 1 << 18;
 
 /// An image that may share programs with a new one.
 struct Relative {
@@ -63,6 +68,21 @@ impl Catalog {
         let (actions, pages) = (expected.len(), expected.pages_total());
         self.log.info(format_args!("image {}: {actions} actions ({pages} pages) of other images fit it", image.id()));
         Some(expected)
+    }
+
+    /// Adds the actions that travel with the image, as far as nothing like them is there.
+    pub fn add_packed(&self, actions: &mut ActionSet, image: &Metadata, source: &dyn ReadAt) {
+        match packed(image, source) {
+            Ok(Some(packed)) => {
+                let place = |page| image.page_bytes(page).is_some().then_some(Placed { page, same: true });
+                actions.adopt(&packed, &self.predict.merge, 0, place);
+            }
+            Ok(None) => {}
+            Err(reason) => {
+                let id = image.id();
+                self.log.warning(format_args!("the actions that travel with image {id} are of no use: {reason}"));
+            }
+        }
     }
 
     /// An image is about to be published: saves what is expected of it. Failures cost only that.
@@ -125,4 +145,18 @@ impl Catalog {
     fn lookup_quietly(&self, id: ImageId) -> Option<Arc<Published>> {
         locked(&self.open).get(&id).cloned()
     }
+}
+
+/// The actions that travel with an image.
+fn packed(image: &Metadata, source: &dyn ReadAt) -> Result<Option<ActionSet>, String> {
+    let mut sections = image.section_report().iter();
+    let Some(section) = sections.find(|section| section.kind == SECTION_PROFILE) else { return Ok(None) };
+    if section.raw_bytes > PACKED_BYTES_MAX {
+        return Err(format!("they take {} bytes, and {PACKED_BYTES_MAX} are accepted", section.raw_bytes));
+    }
+    let Some(bytes) = image.optional_section(source, SECTION_PROFILE).map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    let limits = profile::Limits { pages_total_max: PACKED_PAGES_MAX, ..profile::Limits::default() };
+    profile::decode(&bytes, &limits).map(Some).map_err(|error| error.to_string())
 }

@@ -2,17 +2,25 @@
 
 use std::sync::Arc;
 
+<<<<<<< HEAD
 use image::{Limits, Superblock};
 use profile::{ActionSet, MergeConfig};
 use serde_json::Value;
 use store::{Listed, Memory, Store};
 use units::{InodeId, PageId, Token};
+=======
+use image::fixture::Fixture;
+use profile::{ActionSet, MergeConfig};
+use serde_json::Value;
+use store::{Listed, Memory, Store};
+use units::{ImageId, Token};
+>>>>>>> e5d3ee21a (pack, server: the order of a trace's pages travels with the image)
 use wire::PushEndReason;
 
 use super::bundles::wants_lz4;
 use super::client::Client;
 use super::learning::{actions, bundles, set, teach, without_bundles};
-use super::rig::{Rig, config, image, program};
+use super::rig::{Rig, config, image, nodes, program};
 use crate::{Provider, StoreAt};
 
 #[test]
@@ -141,4 +149,26 @@ fn a_damaged_bundle_is_noticed_replaced_and_harms_nobody() {
     assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Failed));
     client.status_until(|status| status["metrics"]["bundles_built"] == 1 && bundles(status) == 1);
     assert_eq!(store.get(&key, 1 << 24).unwrap(), whole, "the same pages give the same bundle");
+}
+
+#[test]
+fn the_actions_that_travel_with_an_image_are_pushed_before_anything_was_learned() {
+    let program = program(&image(4), 5, 100);
+    let mut actions = ActionSet::new(ImageId::default());
+    actions.learn(&program, &MergeConfig::default());
+    let packed = |profile: Vec<u8>| Fixture { profile: Some(profile), ..Fixture::default() }.pack(&nodes(4)).unwrap();
+    let (rig, _) = Rig::with_image(&packed(actions.encode()), without_bundles);
+    let mut client = Client::connect(rig.address, 1);
+    let handle = client.open("app");
+    client.pull(handle, Token(1), program[0]);
+    client.until(|client| client.have == set(&program));
+    assert_eq!(rig.metrics.blocks_demanded.get(), 1);
+
+    // What cannot be read costs only that.
+    let mut damaged = actions.encode();
+    *damaged.last_mut().unwrap() ^= 1;
+    for profile in [damaged, Vec::new(), vec![7; 5 << 20]] {
+        let (rig, _) = Rig::with_image(&packed(profile), without_bundles);
+        teach(&rig, 1, &program);
+    }
 }
