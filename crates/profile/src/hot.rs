@@ -120,8 +120,8 @@ impl HotRun {
         Ok(run.finish(1))
     }
 
-    /// The programs of a trace, each a run of its own: what becomes actions. Those of few pages, and
-    /// those after many, are left out.
+    /// The programs of a trace, each a run of its own: what becomes actions. Those of few pages,
+    /// and those after many, are left out.
     ///
     /// # Errors
     /// As [`HotRun::from_trace`].
@@ -217,8 +217,8 @@ impl Hot {
         fit
     }
 
-    /// The programs as actions of an image in which `file` gives the inode of the file of a path and
-    /// a length. The set names no image: it is made before the image has an id.
+    /// The programs as actions of an image in which `file` gives the inode of the file of a path
+    /// and a length. The set names no image: it is made before the image has an id.
     pub fn actions(&self, mut file: impl FnMut(&[u8], u64) -> Option<InodeId>) -> ActionSet {
         let mut actions = ActionSet::new(ImageId::default());
         for run in &self.programs {
