@@ -2,19 +2,12 @@
 
 use std::sync::Arc;
 
-<<<<<<< HEAD
+use image::fixture::Fixture;
 use image::{Limits, Superblock};
 use profile::{ActionSet, MergeConfig};
 use serde_json::Value;
 use store::{Listed, Memory, Store};
-use units::{InodeId, PageId, Token};
-=======
-use image::fixture::Fixture;
-use profile::{ActionSet, MergeConfig};
-use serde_json::Value;
-use store::{Listed, Memory, Store};
-use units::{ImageId, Token};
->>>>>>> e5d3ee21a (pack, server: the order of a trace's pages travels with the image)
+use units::{ImageId, InodeId, PageId, Token};
 use wire::PushEndReason;
 
 use super::bundles::wants_lz4;
