@@ -171,13 +171,9 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         }
         ServerKind::Pong => ServerMessage::Pong { nonce: reader.u64("nonce")? },
         ServerKind::Hashes | ServerKind::Start => unasked(kind, &mut reader)?,
-        ServerKind::PushStart => {
-            let stream = stream(&mut reader)?;
-            ServerMessage::PushStart { stream, push: push_header(&mut reader, false)? }
-        }
-        ServerKind::VolumePushStart => {
-            let stream = stream(&mut reader)?;
-            ServerMessage::PushStart { stream, push: push_header(&mut reader, true)? }
+        ServerKind::PushStart | ServerKind::VolumePushStart => {
+            let (stream, volume) = (stream(&mut reader)?, kind == ServerKind::VolumePushStart);
+            ServerMessage::PushStart { stream, push: push_header(&mut reader, volume)? }
         }
         ServerKind::Push => ServerMessage::Push(push_piece(&mut reader)?),
         ServerKind::VolumePush => ServerMessage::VolumePush(push_piece(&mut reader)?),
