@@ -17,7 +17,8 @@ use units::{ChunkId, InodeId, PageId};
 /// Entries of a folder that are looked at for a name that differs in its numbers.
 const ENTRIES_MAX: u32 = 4096;
 
-/// Entries of all folders that are looked at so: some 50 ms. A stranger may have uploaded the image.
+/// Entries of all folders that are looked at so: some 50 ms. A stranger may have uploaded the
+/// image.
 const ENTRIES_ALL_MAX: u32 = 1 << 20;
 
 /// A look at a folder counts as so many entries at least, which bounds what is remembered of them.

@@ -102,7 +102,8 @@ fn a_wrong_proof_and_wrong_pages_are_found() {
     assert_eq!(rig.session.counters().demand.verify_failures, 2);
 }
 
-/// A server whose proofs for pages that are asked for one by one are wrong on the first connections.
+/// A server whose proofs for pages that are asked for one by one are wrong on the first
+/// connections.
 fn wrong_at_first(connections: usize) -> Rig {
     let rig = Rig::new(Config { granularity: Granularity::Page, ..plain() });
     let tree = Arc::clone(&rig.tree);

@@ -154,8 +154,8 @@ impl Workers {
                 Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
             });
             let prepare = opened.as_ref().ok().filter(|(_, fresh)| *fresh).map(|(image, _)| image.clone());
-            // Where they are not stored, all blocks are decoded for them: nothing is pushed before. One
-            // thread is enough.
+            // Where they are not stored, all blocks are decoded for them: nothing is pushed before.
+            // One thread is enough.
             let derives = |image: &&Arc<Published>| takes_proofs && !image.proves() && !image.is_deriving();
             let derive = opened.as_ref().ok().map(|(image, _)| image).filter(derives).cloned();
             // The image stays open even if the connection is gone.

@@ -207,8 +207,8 @@ fn an_old_device_is_pushed_what_it_knows() {
     assert_eq!((rig.metrics.pushes_from_bundle.get(), client.streams.is_empty()), (0, false));
 }
 
-/// How the first piece is encoded that a device is pushed which says this of itself. Each comes from
-/// an address of its own, since what is known of one is taken for true of the next one there.
+/// How the first piece is encoded that a device is pushed which says this of itself. Each comes
+/// from an address of its own, since what is known of one is taken for true of the next one there.
 fn first_form(rig: &Rig, program: &[PageId], device: u8, (round_trip, zstd, lz4): (u32, u32, u32)) -> PieceForm {
     let mut client = Client::connect_from([127, 0, 0, device], rig.address, device.into());
     let device = u128::from(device);
