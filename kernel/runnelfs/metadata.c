@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Opening an image: the superblock, then every section that a mount needs, each verified before it
+ * is decoded. The chunk hashes, the largest part of the metadata, are not read: blocks are verified
+ * by the block table.
+ */
+#include <linux/mm.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include "runnelfs.h"
+
+static const u8 record_bytes[RNL_KINDS] = {
+	[RNL_INODES] = sizeof(struct rnl_disk_inode),
+	[RNL_ENTRIES] = sizeof(struct rnl_disk_entry),
+	[RNL_XATTR_SETS] = sizeof(__le32),
+	[RNL_XATTRS] = sizeof(struct rnl_disk_xattr),
+	[RNL_EXTENTS] = sizeof(struct rnl_disk_extent),
+	[RNL_CHUNKS] = sizeof(__le64),
+	[RNL_BLOCKS] = sizeof(struct rnl_disk_block),
+	[RNL_CHUNK_HASHES] = RNL_CHUNK_HASH_BYTES,
+};
+
+static int bad_bytes(struct fs_context *fc, const char *what, u32 kind)
+{
+	errorf(fc, "runnelfs: the image is damaged: %s of section %u", what, kind);
+	return -EIO;
+}
+
+static int too_new(struct fs_context *fc, const char *what, u32 found)
+{
+	errorf(fc, "runnelfs: the image needs a newer runnelfs: %s %u", what, found);
+	return -EOPNOTSUPP;
+}
+
+/* Kinds ascend in the file, except that the dictionaries stand before the chunk hashes. */
+static u32 rank_of(u32 kind)
+{
+	if (kind == RNL_CHUNK_HASHES)
+		return RNL_DICTIONARIES;
+	return kind == RNL_DICTIONARIES ? RNL_CHUNK_HASHES : kind;
+}
+
+static int check_section(struct fs_context *fc, const struct rnl_disk_section *section,
+			 u32 features)
+{
+	u32 kind = le32_to_cpu(section->kind);
+	u64 stored = le64_to_cpu(section->stored_bytes), raw = le64_to_cpu(section->raw_bytes);
+	bool is_derived = section->flags & RNL_SECTION_DERIVED;
+	bool is_required = kind >= RNL_INODES && kind <= RNL_CHUNK_HASHES;
+
+	if (section->flags & ~(RNL_SECTION_OPTIONAL | RNL_SECTION_DERIVED))
+		return too_new(fc, "section flags", section->flags);
+	if (section->reserved)
+		return rnl_bad(fc, "a reserved byte of section", kind);
+	if (is_derived != (kind == RNL_CHUNK_HASHES && features & RNL_FEATURE_DERIVED_HASHES))
+		return rnl_bad(fc, "the derived flag of section", kind);
+	is_required |= kind == RNL_DICTIONARIES && features & RNL_FEATURE_DICTIONARIES;
+	if (!is_required) {
+		if (section->flags & RNL_SECTION_OPTIONAL)
+			return 0;
+		return too_new(fc, "required section", kind);
+	}
+	if (section->flags & RNL_SECTION_OPTIONAL)
+		return rnl_bad(fc, "the optional flag of section", kind);
+	if (section->filter > (record_bytes[kind] ? RNL_COLUMNS : 0))
+		return too_new(fc, "section filter", section->filter);
+	if (section->codec >= RNL_CODECS)
+		return too_new(fc, "section codec", section->codec);
+	if (section->codec && !is_derived ? stored >= raw : stored != raw)
+		return rnl_bad(fc, "the stored size of section", kind);
+	if (is_derived && section->codec)
+		return rnl_bad(fc, "the codec of derived section", kind);
+	return 0;
+}
+
+/* Checks the table of sections and puts the required ones into @found by kind. */
+static int check_sections(struct fs_context *fc, const struct rnl_disk_super *super,
+			  const struct rnl_disk_section **found)
+{
+	u64 end = le64_to_cpu(super->metadata_offset), file_bytes = le64_to_cpu(super->file_bytes);
+	u32 count = le32_to_cpu(super->section_count), features = le32_to_cpu(super->features);
+	u32 i, rank = 0;
+	u64 raw = 0;
+	int error;
+
+	if (count > RNL_SECTIONS_MAX)
+		return rnl_bad(fc, "the number of sections", count);
+	for (i = 0; i < count; i++) {
+		const struct rnl_disk_section *section = &super->sections[i];
+		u32 kind = le32_to_cpu(section->kind);
+		bool is_derived = section->flags & RNL_SECTION_DERIVED;
+		u64 stored = le64_to_cpu(section->stored_bytes);
+
+		if (rank_of(kind) <= rank)
+			return rnl_bad(fc, "the order of section", i);
+		rank = rank_of(kind);
+		error = check_section(fc, section, features);
+		if (error)
+			return error;
+		if (le64_to_cpu(section->offset) != (is_derived ? file_bytes : end))
+			return rnl_bad(fc, "the offset of section", i);
+		if (le64_to_cpu(section->raw_bytes) > RNL_METADATA_BYTES_MAX ||
+		    stored > RNL_METADATA_BYTES_MAX)
+			return rnl_bad(fc, "the size of section", i);
+		end += is_derived ? 0 : stored;
+		raw += le64_to_cpu(section->raw_bytes);
+		if (kind < RNL_KINDS && !(section->flags & RNL_SECTION_OPTIONAL))
+			found[kind] = section;
+	}
+	if (end != file_bytes)
+		return rnl_bad(fc, "the end of the last of sections", count);
+	if (raw > RNL_METADATA_BYTES_MAX)
+		return rnl_bad(fc, "the size of all sections", count);
+	if (memchr_inv(&super->sections[count], 0,
+		       (RNL_SECTIONS_MAX - count) * sizeof(*super->sections)))
+		return rnl_bad(fc, "the unused sections behind", count);
+	for (i = RNL_INODES; i <= RNL_CHUNK_HASHES; i++)
+		if (!found[i])
+			return rnl_bad(fc, "there is no section", i);
+	if (!found[RNL_DICTIONARIES] != !(features & RNL_FEATURE_DICTIONARIES))
+		return rnl_bad(fc, "there are or are no dictionaries, features", features);
+	return 0;
+}
+
+/* Checks that the counts of records are within the limits and agree with their sections. */
+static int check_counts(struct fs_context *fc, const struct rnl_disk_super *super,
+			const struct rnl_disk_section **found)
+{
+	const struct {
+		u32 kind;
+		__le32 count;
+		u32 count_max;
+	} counts[] = {
+		{ RNL_INODES, super->inode_count, RNL_INODES_MAX },
+		{ RNL_ENTRIES, super->entry_count, RNL_ENTRIES_MAX },
+		{ RNL_EXTENTS, super->extent_count, RNL_HOLE },
+		{ RNL_CHUNKS, super->chunk_count, RNL_CHUNKS_MAX },
+		{ RNL_CHUNK_HASHES, super->chunk_count, RNL_CHUNKS_MAX },
+		{ RNL_BLOCKS, super->block_count, RNL_BLOCKS_MAX },
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(counts); i++) {
+		u32 kind = counts[i].kind, count = le32_to_cpu(counts[i].count);
+
+		if (count > counts[i].count_max ||
+		    le64_to_cpu(found[kind]->raw_bytes) != (u64)count * record_bytes[kind])
+			return rnl_bad(fc, "the number of records of section", kind);
+	}
+	if (le64_to_cpu(found[RNL_XATTR_SETS]->raw_bytes) % record_bytes[RNL_XATTR_SETS] ||
+	    le64_to_cpu(found[RNL_XATTRS]->raw_bytes) % record_bytes[RNL_XATTRS])
+		return rnl_bad(fc, "the size of section", RNL_XATTRS);
+	if (le32_to_cpu(super->block_bytes) > RNL_BLOCK_BYTES_MAX)
+		return rnl_bad(fc, "the size of a block", le32_to_cpu(super->block_bytes));
+	return 0;
+}
+
+static int check_features(struct fs_context *fc, const struct rnl_disk_super *super)
+{
+	u32 features = le32_to_cpu(super->features);
+	u32 hot_max = features & RNL_FEATURE_HOT ? le32_to_cpu(super->block_count) : 0;
+
+	if (features & ~RNL_FEATURES_KNOWN)
+		return too_new(fc, "features", features & ~RNL_FEATURES_KNOWN);
+	if (features & RNL_FEATURE_DEFLATE) {
+		errorf(fc, "runnelfs: the image uses the feature deflate, which runnelfs has not");
+		return -EOPNOTSUPP;
+	}
+	if (features & RNL_FEATURE_DICTIONARIES && !RNL_HAS_DICTIONARIES) {
+		errorf(fc, "runnelfs: the image uses the feature dictionaries, of Linux 6.12");
+		return -EOPNOTSUPP;
+	}
+	if (super->chunk_shift < RNL_CHUNK_SHIFT_MIN || super->chunk_shift > RNL_CHUNK_SHIFT_MAX)
+		return rnl_bad(fc, "the size of chunks, as a power of two,", super->chunk_shift);
+	if (super->reserved_a || super->reserved_b ||
+	    memchr_inv(super->reserved_c, 0, sizeof(super->reserved_c)))
+		return rnl_bad(fc, "a reserved field of the superblock", 0);
+	if (le32_to_cpu(super->hot_blocks) > hot_max)
+		return rnl_bad(fc, "the number of hot blocks", le32_to_cpu(super->hot_blocks));
+	return 0;
+}
+
+static int check_super(struct fs_context *fc, struct rnl_info *info, struct rnl_disk_super *super,
+		       const struct rnl_disk_section **found)
+{
+	u64 start, bytes, file_bytes;
+	u8 check[RNL_HASH_BYTES], hash[RNL_HASH_BYTES];
+	int error;
+
+	if (memcmp(super->magic, RNL_MAGIC, sizeof(super->magic))) {
+		errorf(fc, "runnelfs: this is no image");
+		return -EINVAL;
+	}
+	if (le16_to_cpu(super->version) > RNL_VERSION)
+		return too_new(fc, "version", le16_to_cpu(super->version));
+	rnl_hash((u8 *)super, sizeof(*super), info->id);
+	memcpy(check, super->check, sizeof(check));
+	memset(super->check, 0, sizeof(super->check));
+	rnl_hash((u8 *)super, sizeof(*super), hash);
+	memcpy(super->check, check, sizeof(check));
+	if (memcmp(check, hash, sizeof(hash))) {
+		errorf(fc, "runnelfs: the superblock is damaged");
+		return -EIO;
+	}
+	if (info->is_wanted && memcmp(info->id, info->wanted, sizeof(info->id))) {
+		errorf(fc, "runnelfs: this is image %32phN, not the one that id= names", info->id);
+		return -EBADMSG;
+	}
+	if (le16_to_cpu(super->version) != RNL_VERSION)
+		return rnl_bad(fc, "the version", le16_to_cpu(super->version));
+	error = check_features(fc, super);
+	if (error)
+		return error;
+	start = le64_to_cpu(super->metadata_offset);
+	bytes = le64_to_cpu(super->metadata_bytes);
+	file_bytes = le64_to_cpu(super->file_bytes);
+	if (start < RNL_SUPER_BYTES || bytes > RNL_METADATA_BYTES_MAX || start > S64_MAX - bytes ||
+	    start + bytes != file_bytes)
+		return rnl_bad(fc, "the place of the metadata", 0);
+	error = check_sections(fc, super, found);
+	if (error)
+		return error;
+	return check_counts(fc, super, found);
+}
+
+/* Makes records of columns. */
+static void *from_columns(const u8 *columns, u32 width, u32 count)
+{
+	u8 *records = kvmalloc(max_t(size_t, (size_t)width * count, 1), GFP_KERNEL);
+	u32 i, column;
+
+	for (column = 0; records && column < width; column++)
+		for (i = 0; i < count; i++)
+			records[(size_t)i * width + column] = *columns++;
+	return records;
+}
+
+/* Reads, verifies and decodes a section into info->section. */
+static int load_section(struct fs_context *fc, struct super_block *sb, struct rnl_decoder *decoder,
+			const struct rnl_disk_section *section)
+{
+	u64 offset = le64_to_cpu(section->offset);
+	u32 stored_bytes = le64_to_cpu(section->stored_bytes);
+	u32 raw_bytes = le64_to_cpu(section->raw_bytes);
+	u32 kind = le32_to_cpu(section->kind);
+	struct rnl_info *info = rnl_info(sb);
+	void *room, *stored, *raw = NULL;
+	u8 hash[RNL_HASH_BYTES];
+	int error;
+
+	room = kvmalloc(rnl_read_room(sb, stored_bytes), GFP_KERNEL);
+	if (!room)
+		return -ENOMEM;
+	stored = rnl_read(sb, room, offset, stored_bytes);
+	error = PTR_ERR_OR_ZERO(stored);
+	if (error) {
+		errorf(fc, "runnelfs: section %u cannot be read (%d)%s", kind, error, sb->s_bdev ?
+		       ": a loop device leaves out the last bytes of a file, mount the file" : "");
+		goto out;
+	}
+	rnl_hash(stored, stored_bytes, hash);
+	error = -EIO;
+	if (memcmp(hash, section->hash, sizeof(hash))) {
+		bad_bytes(fc, "the hash", kind);
+		goto out;
+	}
+	error = rnl_codec_prepare(decoder, section->codec);
+	raw = kvmalloc(max_t(size_t, raw_bytes, 1), GFP_KERNEL);
+	if (error || !raw) {
+		error = -ENOMEM;
+		goto out;
+	}
+	if (!rnl_decode(decoder, section->codec, NULL, stored, stored_bytes, raw, raw_bytes)) {
+		error = bad_bytes(fc, "the compression", kind);
+		goto out;
+	}
+	if (section->filter == RNL_COLUMNS) {
+		void *records = from_columns(raw, record_bytes[kind],
+					     raw_bytes / record_bytes[kind]);
+
+		kvfree(raw);
+		raw = records;
+		if (!raw)
+			error = -ENOMEM;
+	}
+	info->section[kind] = raw;
+	info->section_bytes[kind] = raw_bytes;
+	raw = NULL;
+out:
+	kvfree(raw);
+	kvfree(room);
+	return error;
+}
+
+static void set_tables(struct rnl_info *info, const struct rnl_disk_super *super)
+{
+	info->file_bytes = le64_to_cpu(super->file_bytes);
+	info->features = le32_to_cpu(super->features);
+	info->chunk_shift = super->chunk_shift;
+	info->block_bytes = le32_to_cpu(super->block_bytes);
+	info->hot_blocks = le32_to_cpu(super->hot_blocks);
+	info->inode_count = le32_to_cpu(super->inode_count);
+	info->entry_count = le32_to_cpu(super->entry_count);
+	info->extent_count = le32_to_cpu(super->extent_count);
+	info->chunk_count = le32_to_cpu(super->chunk_count);
+	info->block_count = le32_to_cpu(super->block_count);
+	info->set_count = info->section_bytes[RNL_XATTR_SETS] / sizeof(__le32);
+	info->xattr_count = info->section_bytes[RNL_XATTRS] / sizeof(struct rnl_disk_xattr);
+	info->inodes = info->section[RNL_INODES];
+	info->entries = info->section[RNL_ENTRIES];
+	info->names = info->section[RNL_NAMES];
+	info->targets = info->section[RNL_TARGETS];
+	info->sets = info->section[RNL_XATTR_SETS];
+	info->xattrs = info->section[RNL_XATTRS];
+	info->xattr_bytes = info->section[RNL_XATTR_BYTES];
+	info->extents = info->section[RNL_EXTENTS];
+	info->chunks = info->section[RNL_CHUNKS];
+	info->blocks = info->section[RNL_BLOCKS];
+}
+
+/* A count, so many lengths, and the dictionaries back to back. */
+static int load_dictionaries(struct fs_context *fc, struct rnl_info *info)
+{
+	const u8 *bytes = info->section[RNL_DICTIONARIES];
+	u32 size = info->section_bytes[RNL_DICTIONARIES], count, i, at;
+
+	if (!bytes)
+		return 0;
+	count = size >= 4 ? get_unaligned_le32(bytes) : 0;
+	if (!count || count > RNL_DICTIONARIES_MAX || size / 4 < count + 1)
+		return rnl_bad(fc, "the number of dictionaries", count);
+	info->dictionaries = kcalloc(count, sizeof(void *), GFP_KERNEL);
+	if (!info->dictionaries)
+		return -ENOMEM;
+	at = 4 * (count + 1);
+	for (i = 0; i < count; i++) {
+		u32 length = get_unaligned_le32(bytes + 4 * (i + 1));
+
+		if (length < RNL_DICTIONARY_BYTES_MIN || length > RNL_DICTIONARY_BYTES_MAX ||
+		    length > size - at)
+			return rnl_bad(fc, "the length of dictionary", i);
+		info->dictionaries[i] = rnl_dictionary_new(bytes + at, length);
+		if (!info->dictionaries[i])
+			return rnl_bad(fc, "the tables of dictionary", i);
+		info->dictionary_count++;
+		at += length;
+	}
+	if (at != size)
+		return rnl_bad(fc, "the end of the dictionaries", count);
+	return 0;
+}
+
+static int load_sections(struct fs_context *fc, struct super_block *sb,
+			 const struct rnl_disk_super *super,
+			 const struct rnl_disk_section **found)
+{
+	struct rnl_info *info = rnl_info(sb);
+	struct rnl_decoder decoder = {};
+	int error = 0;
+	u32 kind;
+
+	for (kind = RNL_INODES; kind < RNL_KINDS && !error; kind++)
+		if (found[kind] && kind != RNL_CHUNK_HASHES)
+			error = load_section(fc, sb, &decoder, found[kind]);
+	rnl_codec_free(&decoder);
+	if (error)
+		return error;
+	set_tables(info, super);
+	error = load_dictionaries(fc, info);
+	if (error)
+		return error;
+	error = rnl_check_tree(fc, info);
+	if (error)
+		return error;
+	return rnl_check_data(fc, info, le64_to_cpu(super->metadata_offset));
+}
+
+/* Reads and checks everything but the blocks; what was allocated is freed by rnl_unload(). */
+int rnl_load(struct fs_context *fc, struct super_block *sb)
+{
+	const struct rnl_disk_section *found[RNL_KINDS] = {};
+	struct rnl_disk_super *super;
+	void *room;
+	int error;
+
+	room = kvmalloc(rnl_read_room(sb, RNL_SUPER_BYTES), GFP_KERNEL);
+	if (!room)
+		return -ENOMEM;
+	super = rnl_read(sb, room, 0, RNL_SUPER_BYTES);
+	if (IS_ERR(super)) {
+		error = PTR_ERR(super);
+		errorf(fc, "runnelfs: the superblock cannot be read (%d)", error);
+	} else {
+		error = check_super(fc, rnl_info(sb), super, found);
+	}
+	if (!error)
+		error = load_sections(fc, sb, super, found);
+	kvfree(room);
+	return error;
+}
+
+void rnl_unload(struct rnl_info *info)
+{
+	u32 i;
+
+	for (i = 0; i < info->dictionary_count; i++)
+		rnl_dictionary_free(info->dictionaries[i]);
+	kfree(info->dictionaries);
+	kvfree(info->introduced);
+	kvfree(info->by_position);
+	for (i = 0; i < RNL_KINDS; i++)
+		kvfree(info->section[i]);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the files of runnelfs share: the mounted image, its tables, and the cache of decoded
+ * blocks.
+ */
+#ifndef RUNNELFS_H
+#define RUNNELFS_H
+
+#include <linux/completion.h>
+#include <linux/fs.h>
+#include <linux/fs_context.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "compat.h"
+#include "format.h"
+
+/* f_type of statfs: "RNL1". */
+#define RNL_SUPER_MAGIC 0x314c4e52
+
+/* A decoder: one thread at a time decodes with it. */
+struct rnl_decoder {
+	struct list_head link;
+	/* Room for the stored bytes of the largest block, in whole sectors. */
+	void *stored;
+	/* Room for one chunk. */
+	u8 *chunk;
+	void *zstd_workspace;
+	struct xz_dec *xz;
+};
+
+/* A decoded block, or one that is being decoded. */
+struct rnl_block {
+	struct list_head link;
+	u32 index;
+	u32 bytes;
+	u64 raw_start;
+	u8 *raw;
+	/* Users; under the lock of the cache. */
+	int users;
+	/* Valid once @done. */
+	int error;
+	struct completion done;
+	/* Bit 0: its pages were given to the page cache. */
+	unsigned long spread;
+};
+
+/* A mounted image. Tables are constant once the mount is done, so reading them takes no lock. */
+struct rnl_info {
+	/* The image if it is a file; NULL if it is on sb->s_bdev. */
+	struct file *file;
+	u8 id[RNL_HASH_BYTES];
+	u8 wanted[RNL_HASH_BYTES];
+	bool is_wanted;
+
+	u64 file_bytes;
+	u32 features;
+	u32 chunk_shift;
+	u32 block_bytes;
+	u32 hot_blocks;
+
+	/* Decoded sections by kind; those that are no records are byte pools. */
+	void *section[RNL_KINDS];
+	u32 section_bytes[RNL_KINDS];
+	u32 inode_count;
+	u32 entry_count;
+	u32 set_count;
+	u32 xattr_count;
+	u32 extent_count;
+	u32 chunk_count;
+	u32 block_count;
+	const struct rnl_disk_inode *inodes;
+	const struct rnl_disk_entry *entries;
+	const u8 *names;
+	const u8 *targets;
+	const __le32 *sets;
+	const struct rnl_disk_xattr *xattrs;
+	const u8 *xattr_bytes;
+	const struct rnl_disk_extent *extents;
+	const __le64 *chunks;
+	const struct rnl_disk_block *blocks;
+
+	/* Number of chunks that extents before extent 64 * i refer to. */
+	u32 *introduced;
+	u32 introduced_count;
+	/* Chunks by position; NULL if that is the order of their numbers. */
+	u32 *by_position;
+	/* Dictionaries prepared for zstd. */
+	void **dictionaries;
+	u32 dictionary_count;
+	/* Bits of codecs that blocks use. */
+	u32 codecs;
+
+	/* Guards the lists of blocks and decoders and their counts, below. */
+	spinlock_t lock;
+	/* Decoded blocks and those under way, last used first. */
+	struct list_head blocks_kept;
+	u32 kept_bytes;
+	u32 kept_count;
+	/* Decoders that nobody uses, and how many there are in all. */
+	struct list_head decoders;
+	u32 decoder_count;
+	u32 decoder_count_max;
+	wait_queue_head_t decoder_wait;
+	struct delayed_work idle;
+	struct super_block *sb;
+};
+
+static inline struct rnl_info *rnl_info(const struct super_block *sb)
+{
+	return sb->s_fs_info;
+}
+
+static inline const struct rnl_disk_inode *rnl_record(const struct inode *inode)
+{
+	return &rnl_info(inode->i_sb)->inodes[inode->i_ino - 1];
+}
+
+static inline u64 rnl_chunk_position(const struct rnl_info *info, u32 chunk)
+{
+	return le64_to_cpu(info->chunks[chunk]) & ((1ULL << RNL_CHUNK_LENGTH_SHIFT) - 1);
+}
+
+static inline u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
+{
+	return le64_to_cpu(info->chunks[chunk]) >> RNL_CHUNK_LENGTH_SHIFT;
+}
+
+/* Entries and extents of an inode end where those of the next one start. */
+static inline u32 rnl_entries_end(const struct rnl_info *info, u32 index)
+{
+	return index + 1 < info->inode_count ? le32_to_cpu(info->inodes[index + 1].entry_first) :
+					       info->entry_count;
+}
+
+static inline u32 rnl_extents_end(const struct rnl_info *info, u32 index)
+{
+	return index + 1 < info->inode_count ? le32_to_cpu(info->inodes[index + 1].extent_first) :
+					       info->extent_count;
+}
+
+/* Where the name of an entry ends. */
+static inline u32 rnl_name_end(const struct rnl_info *info, u32 entry)
+{
+	return entry + 1 < info->entry_count ? le32_to_cpu(info->entries[entry + 1].name) :
+					       info->section_bytes[RNL_NAMES];
+}
+
+/* Where the value of an extended attribute ends. */
+static inline u32 rnl_value_end(const struct rnl_info *info, u32 xattr)
+{
+	return xattr + 1 < info->xattr_count ? le32_to_cpu(info->xattrs[xattr + 1].name) :
+					       info->section_bytes[RNL_XATTR_BYTES];
+}
+
+/* Where a set of extended attributes ends. */
+static inline u32 rnl_set_end(const struct rnl_info *info, u32 set)
+{
+	return set + 1 < info->set_count ? le32_to_cpu(info->sets[set + 1]) : info->xattr_count;
+}
+
+/* hash.c */
+void rnl_hash(const u8 *data, size_t bytes, u8 *out);
+
+/* io.c */
+size_t rnl_read_room(struct super_block *sb, size_t bytes);
+void *rnl_read(struct super_block *sb, void *room, u64 offset, size_t bytes);
+
+/* codec.c */
+void *rnl_dictionary_new(const void *bytes, size_t count);
+void rnl_dictionary_free(void *dictionary);
+int rnl_codec_prepare(struct rnl_decoder *decoder, u8 codec);
+void rnl_codec_free(struct rnl_decoder *decoder);
+bool rnl_decode(struct rnl_decoder *decoder, u8 codec, const void *dictionary, const void *stored,
+		size_t stored_bytes, void *raw, size_t raw_bytes);
+
+/* filter.c */
+void rnl_unfilter(u8 filter, u32 position, u8 *bytes, u32 count, u8 *scratch);
+
+/* metadata.c */
+int rnl_load(struct fs_context *fc, struct super_block *sb);
+void rnl_unload(struct rnl_info *info);
+
+/* check.c, check_data.c */
+int rnl_bad(struct fs_context *fc, const char *what, u32 index);
+int rnl_check_tree(struct fs_context *fc, struct rnl_info *info);
+int rnl_check_data(struct fs_context *fc, struct rnl_info *info, u64 blocks_end);
+
+/* map.c */
+u32 rnl_block_at(const struct rnl_info *info, u64 position);
+bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32 *chunk,
+	     u32 *run_end);
+u32 rnl_chunks_before(const struct rnl_info *info, u64 position);
+u32 rnl_chunk_at_rank(const struct rnl_info *info, u32 rank);
+bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk);
+
+/* block.c */
+struct rnl_block *rnl_block_get(struct super_block *sb, u32 index);
+void rnl_block_put(struct super_block *sb, struct rnl_block *block);
+int rnl_blocks_init(struct super_block *sb);
+void rnl_blocks_exit(struct rnl_info *info);
+
+/* data.c */
+extern const struct address_space_operations rnl_aops;
+extern const struct file_operations rnl_file_ops;
+
+/* inode.c */
+struct inode *rnl_iget(struct super_block *sb, u32 ino);
+
+/* dir.c */
+extern const struct file_operations rnl_dir_ops;
+struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags);
+
+/* xattr.c */
+extern const struct xattr_handler *const rnl_xattr_handlers[];
+ssize_t rnl_listxattr(struct dentry *dentry, char *buffer, size_t size);
+struct posix_acl *rnl_get_acl(struct inode *inode, int type, bool rcu);
+
+#endif

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Extended attributes and access control lists. Sets are shared between inodes; within a set,
+ * names ascend and carry their namespace.
+ */
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/posix_acl_xattr.h>
+#include <linux/string.h>
+#include <linux/xattr.h>
+
+#include "runnelfs.h"
+
+/* The attributes of an inode; false if it has none. */
+static bool set_of(const struct inode *inode, u32 *first, u32 *end)
+{
+	const struct rnl_info *info = rnl_info(inode->i_sb);
+	u32 set = le32_to_cpu(rnl_record(inode)->xattr_set);
+
+	if (!set)
+		return false;
+	*first = le32_to_cpu(info->sets[set - 1]);
+	*end = rnl_set_end(info, set - 1);
+	return true;
+}
+
+/* Finds the value of the attribute whose name is @prefix and @name. */
+static int find(const struct inode *inode, const char *prefix, const char *name, const u8 **value)
+{
+	const struct rnl_info *info = rnl_info(inode->i_sb);
+	size_t before = strlen(prefix), bytes = strlen(name);
+	u32 i, end;
+
+	if (!set_of(inode, &i, &end))
+		return -ENODATA;
+	for (; i < end; i++) {
+		u32 at = le32_to_cpu(info->xattrs[i].name), to = le32_to_cpu(info->xattrs[i].value);
+
+		if (to - at == before + bytes && !memcmp(info->xattr_bytes + at, prefix, before) &&
+		    !memcmp(info->xattr_bytes + at + before, name, bytes)) {
+			*value = info->xattr_bytes + to;
+			return rnl_value_end(info, i) - to;
+		}
+	}
+	return -ENODATA;
+}
+
+static int get(const struct xattr_handler *handler, struct dentry *unused, struct inode *inode,
+	       const char *name, void *buffer, size_t size)
+{
+	const u8 *value;
+	int bytes = find(inode, handler->prefix, name, &value);
+
+	if (bytes < 0 || !buffer)
+		return bytes;
+	if (bytes > size)
+		return -ERANGE;
+	memcpy(buffer, value, bytes);
+	return bytes;
+}
+
+static bool trusted_list(struct dentry *dentry)
+{
+	return capable(CAP_SYS_ADMIN);
+}
+
+static const struct xattr_handler user_handler = {
+	.prefix = XATTR_USER_PREFIX,
+	.get = get,
+};
+
+static const struct xattr_handler trusted_handler = {
+	.prefix = XATTR_TRUSTED_PREFIX,
+	.list = trusted_list,
+	.get = get,
+};
+
+static const struct xattr_handler security_handler = {
+	.prefix = XATTR_SECURITY_PREFIX,
+	.get = get,
+};
+
+const struct xattr_handler *const rnl_xattr_handlers[] = {
+	&user_handler,
+	&trusted_handler,
+	&security_handler,
+#if RNL_NEEDS_ACL_HANDLERS
+	&posix_acl_access_xattr_handler,
+	&posix_acl_default_xattr_handler,
+#endif
+	NULL
+};
+
+static bool begins(const u8 *name, u32 bytes, const char *prefix)
+{
+	return bytes > strlen(prefix) && !memcmp(name, prefix, strlen(prefix));
+}
+
+static bool is(const u8 *name, u32 bytes, const char *other)
+{
+	return bytes == strlen(other) && !memcmp(name, other, bytes);
+}
+
+static bool is_listed(struct dentry *dentry, const u8 *name, u32 bytes)
+{
+	if (begins(name, bytes, XATTR_TRUSTED_PREFIX))
+		return trusted_list(dentry);
+	if (begins(name, bytes, XATTR_SYSTEM_PREFIX))
+		return IS_ENABLED(CONFIG_FS_POSIX_ACL) &&
+		       (is(name, bytes, XATTR_NAME_POSIX_ACL_ACCESS) ||
+			is(name, bytes, XATTR_NAME_POSIX_ACL_DEFAULT));
+	return begins(name, bytes, XATTR_USER_PREFIX) || begins(name, bytes, XATTR_SECURITY_PREFIX);
+}
+
+ssize_t rnl_listxattr(struct dentry *dentry, char *buffer, size_t size)
+{
+	const struct rnl_info *info = rnl_info(dentry->d_sb);
+	size_t used = 0;
+	u32 i, end;
+
+	if (!set_of(d_inode(dentry), &i, &end))
+		return 0;
+	for (; i < end; i++) {
+		u32 at = le32_to_cpu(info->xattrs[i].name);
+		u32 bytes = le32_to_cpu(info->xattrs[i].value) - at;
+		const u8 *name = info->xattr_bytes + at;
+
+		if (!is_listed(dentry, name, bytes))
+			continue;
+		if (buffer) {
+			if (bytes + 1 > size - used)
+				return -ERANGE;
+			memcpy(buffer + used, name, bytes);
+			buffer[used + bytes] = 0;
+		}
+		used += bytes + 1;
+	}
+	return used;
+}
+
+struct posix_acl *rnl_get_acl(struct inode *inode, int type, bool rcu)
+{
+	const char *name = type == ACL_TYPE_ACCESS ? XATTR_NAME_POSIX_ACL_ACCESS :
+						     XATTR_NAME_POSIX_ACL_DEFAULT;
+	const u8 *value;
+	int bytes;
+
+	if (rcu)
+		return ERR_PTR(-ECHILD);
+	bytes = find(inode, "", name, &value);
+	if (bytes == -ENODATA)
+		return NULL;
+	return posix_acl_from_xattr(inode->i_sb->s_user_ns, value, bytes);
+}
