@@ -7,6 +7,8 @@
 //!   exactly this;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
+//! * `runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N]`: the kernel module for images, tried in
+//!   a virtual machine, as root; `./x test --runnelfs` calls this, `ci` does not;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x
 //!   test --kernel` fetches one and calls this. Takes most of an hour the first time, so `ci` does
 //!   only the small part, and only where a kernel was built before. Builds are kept in the user's
@@ -18,6 +20,7 @@ use std::time::Instant;
 
 mod ci;
 mod posix;
+mod runnelfs;
 mod spec;
 mod surroundings;
 mod tidy;
@@ -33,10 +36,13 @@ fn main() -> ExitCode {
         Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
         // A process of its own for the tests of crashes.
         Some("posix-writer") => posix_writer(),
+        Some("runnelfs") => runnelfs::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        // The first program of its guest.
+        None if std::process::id() == 1 => runnelfs::run_guest(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|runnelfs […]|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }

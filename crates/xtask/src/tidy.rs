@@ -158,7 +158,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("coverage", &[]),
     ("specialise", &[]),
     ("kernel", &["coverage", "host", "specialise", "syscalls"]),
-    ("xtask", &["report"]),
+    ("xtask", &["kernel", "report"]),
 ];
 
 /// Which more of our crates the tests of each crate may use.

@@ -1,0 +1,225 @@
+//! What runs in the guest, as its first program: mounts every image, compares it with the source,
+//! then mutants of some. It says on the console what it found.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread;
+
+use anyhow::{Context, bail, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::system::{RebootCommand, finit_module, reboot};
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Entry, Order, difference, read};
+use super::mutate::{self, Kind};
+
+/// How lines begin that the host looks for.
+pub const MARK: &str = "@runnelfs ";
+
+/// The manifest of the images in its folder.
+pub const MANIFEST: &str = "manifest.json";
+
+/// Where images are mounted.
+const TARGET: &str = "/mnt";
+
+/// Where mutants are written.
+const MUTANT: &str = "/tmp/mutant.rnl";
+
+/// Features of an image (docs/formats/image.md).
+const FEATURE_DICTIONARIES: u8 = 2;
+const FEATURE_DEFLATE: u8 = 16;
+
+/// Threads that read an image at the same time.
+const READERS: usize = 4;
+
+/// What the host wants.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Modules in the order in which they are loaded.
+    pub modules: Vec<String>,
+    /// Images, each in a folder with the manifest of its tree.
+    pub images: Vec<String>,
+    /// Those of which mutants are made, all in one folder.
+    pub bases: Vec<String>,
+    /// Mutants of all of them together.
+    pub mutants: u64,
+    /// The first mutant's number.
+    pub seed: u64,
+}
+
+/// Runs the plan and powers off.
+pub fn run() -> anyhow::Result<()> {
+    if let Err(error) = work() {
+        println!("{MARK}FAIL {error:#}");
+    }
+    rustix::fs::sync();
+    reboot(RebootCommand::PowerOff)?;
+    Ok(())
+}
+
+fn work() -> anyhow::Result<()> {
+    for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")] {
+        mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>).with_context(|| target.to_string())?;
+    }
+    let plan: Plan = serde_json::from_slice(&fs::read("/plan.json")?)?;
+    for module in &plan.modules {
+        let file = File::open(Path::new("/modules").join(module))?;
+        finit_module(&file, c"", 0).with_context(|| format!("cannot load {module}"))?;
+    }
+    for image in &plan.images {
+        report(image, whole(&Path::new("/").join(image)));
+    }
+    let first = Path::new("/").join(&plan.images[0]);
+    report("a device", device(&source_of(&first)?));
+    report("options", options(&first));
+    mutants(&plan)?;
+    println!("{MARK}done");
+    Ok(())
+}
+
+/// The manifest of the tree of an image.
+fn source_of(image: &Path) -> anyhow::Result<Vec<Entry>> {
+    Ok(serde_json::from_slice(&fs::read(image.with_file_name(MANIFEST))?)?)
+}
+
+fn report(name: &str, result: anyhow::Result<String>) {
+    match result {
+        Ok(text) => println!("{MARK}ok {name}: {text}"),
+        Err(error) => println!("{MARK}FAIL {name}: {error:#}"),
+    }
+}
+
+/// A mount that ends with it.
+struct Mount;
+
+impl Mount {
+    fn new(image: &Path, options: &str) -> Result<Mount, nix::Error> {
+        let options = CString::new(options).unwrap_or_default();
+        mount(Some(image), TARGET, Some("runnelfs"), MsFlags::empty(), Some(options.as_c_str()))?;
+        Ok(Mount)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(TARGET, MntFlags::empty()) {
+            println!("{MARK}FAIL cannot unmount: {error}");
+        }
+    }
+}
+
+fn forget_pages() -> anyhow::Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot empty the page cache")
+}
+
+/// Compares what is mounted with the source.
+fn compare(source: &[Entry], order: Order) -> anyhow::Result<()> {
+    let found = read(Path::new(TARGET), order).context("cannot read it")?;
+    match difference(source, &found, false) {
+        None => Ok(()),
+        Some(text) => bail!("{text}"),
+    }
+}
+
+/// Mounts an image and reads it forward, backward, and with several threads; or sees that it is
+/// refused if it uses what this kernel or the module lacks.
+fn whole(image: &Path) -> anyhow::Result<String> {
+    let source = &source_of(image)?;
+    let features = fs::read(image)?[12];
+    let old = !kernel_is_at_least(6, 12)?;
+    if features & FEATURE_DEFLATE != 0 || (old && features & FEATURE_DICTIONARIES != 0) {
+        return match Mount::new(image, "") {
+            Err(nix::Error::EOPNOTSUPP) => Ok(format!("refused as it must be, features {features}")),
+            Err(error) => bail!("refused with {error}"),
+            Ok(_) => bail!("it was mounted in spite of its features {features}"),
+        };
+    }
+    let _mount = Mount::new(image, "").context("cannot mount it")?;
+    for order in [Order::Forward, Order::Backward] {
+        compare(source, order).with_context(|| format!("{order:?}"))?;
+        forget_pages()?;
+    }
+    let orders = [Order::Forward, Order::Backward].into_iter().cycle().take(READERS);
+    thread::scope(|scope| {
+        let readers: Vec<_> = orders.map(|order| scope.spawn(move || compare(source, order))).collect();
+        readers
+            .into_iter()
+            .try_for_each(|reader| reader.join().unwrap_or_else(|_| bail!("a reader panicked")).context("with others"))
+    })?;
+    Ok(format!("{} paths are as in the source, features {features}", source.len()))
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> anyhow::Result<bool> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor))
+}
+
+/// The first disk holds an image.
+fn device(source: &[Entry]) -> anyhow::Result<String> {
+    let _mount = Mount::new(Path::new("/dev/vda"), "").context("cannot mount /dev/vda")?;
+    compare(source, Order::Forward)?;
+    Ok("it is as in the source".to_string())
+}
+
+/// Options of mounts, and what a mount says about itself.
+fn options(image: &Path) -> anyhow::Result<String> {
+    let id = blake3::hash(&fs::read(image)?[..4096]).to_hex().to_string();
+    let other = format!("{}{}", if id.starts_with('0') { '1' } else { '0' }, &id[1..]);
+    for wrong in [format!("id={other}"), "id=12".to_string(), "nonsense".to_string()] {
+        ensure!(Mount::new(image, &wrong).is_err(), "it was mounted with {wrong}");
+    }
+    let _mount = Mount::new(image, &format!("id={id}")).context("with its id")?;
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let line = mounts.lines().find(|line| line.contains(TARGET)).context("it is not listed")?;
+    ensure!(line.contains("ro,") && line.contains(&format!("id={id}")), "{line}");
+    let remounted = mount(None::<&str>, TARGET, None::<&str>, MsFlags::MS_REMOUNT, None::<&str>);
+    ensure!(remounted == Err(nix::Error::EROFS), "remounting for writing gave {remounted:?}");
+    ensure!(fs::write(Path::new(TARGET).join("new"), "").is_err(), "it was written to");
+    let space = rustix::fs::statfs(TARGET)?;
+    ensure!(space.f_namelen == 255 && space.f_files > 1, "statfs says {space:?}");
+    Ok("as documented".to_string())
+}
+
+/// Mounts mutants and reads all that can be read.
+fn mutants(plan: &Plan) -> anyhow::Result<()> {
+    let paths = plan.bases.iter().map(|name| Path::new("/").join(name));
+    let bases: Vec<_> = paths.map(|path| fs::read(&path).map(|bytes| (path, bytes))).collect::<Result<_, _>>()?;
+    let (first, _) = bases.first().context("there is no image to make mutants of")?;
+    let source = source_of(first)?;
+    let mut counts: BTreeMap<String, [u32; 2]> = BTreeMap::new();
+    for seed in plan.seed..plan.seed + plan.mutants {
+        let (path, bytes) = &bases[(seed % bases.len() as u64) as usize];
+        let (kind, mutant) = mutate::mutant(bytes, seed);
+        fs::write(MUTANT, mutant)?;
+        let what = || format!("mutant {seed} of {}, {kind:?}", path.display());
+        // Known to the host when the kernel dies.
+        fs::write("/dev/kmsg", format!("<6>{}", what()))?;
+        match Mount::new(Path::new(MUTANT), "") {
+            Err(_) => counts.entry(format!("{kind:?}")).or_default()[1] += 1,
+            Ok(_mount) => {
+                counts.entry(format!("{kind:?}")).or_default()[0] += 1;
+                if let Err(error) = read_mutant(&source, kind) {
+                    println!("{MARK}FAIL {}: {error:#}", what());
+                }
+            }
+        }
+        if seed % 100 == 99 {
+            forget_pages()?;
+        }
+    }
+    println!("{MARK}ok mutants, mounted and refused: {counts:?}");
+    Ok(())
+}
+
+fn read_mutant(source: &[Entry], kind: Kind) -> anyhow::Result<()> {
+    let found = match (read(Path::new(TARGET), Order::Forward), kind.is_noticed()) {
+        (Ok(found), true) => found,
+        (Err(error), true) => return Err(error).context("cannot read it"),
+        // Another image with right hashes: what it holds is its own.
+        (_, false) => return Ok(()),
+    };
+    difference(source, &found, true).map_or(Ok(()), |text| bail!("{text}"))
+}

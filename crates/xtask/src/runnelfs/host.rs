@@ -1,0 +1,297 @@
+//! The host's half: builds the module and the images, starts the guest, and judges what it says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use kernel::{Initramfs, Machine};
+
+use super::guest::{MANIFEST, MARK, Plan};
+use super::manifest::{self, Order};
+use super::{trees, variants};
+use crate::{cargo_command, root, step, watch};
+
+/// Where the headers of kernels lie that modules are built against.
+const HEADERS: &str = "/usr/src";
+
+/// What the guest needs to see its disk, with what these depend on.
+const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
+
+/// For which processor the guest's half is built: as a static program, whatever the host has.
+const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Any report of the kernel about itself ends the guest, which the host notices.
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic \
+    panic_on_warn=1 softlockup_panic=1 hung_task_panic=1";
+
+/// Memory of the guest: all images, twice, and the page cache.
+const MEMORY_MIB: u32 = 768;
+
+/// When a guest counts as hung: ten times what it takes on one slow core, and more for mutants.
+const DEADLINE: Duration = Duration::from_secs(1200);
+
+/// The image that is on the disk, and a copy with hot blocks.
+const DISK: &str = "sorted.rnl";
+const HOT: &str = "hot.rnl";
+
+/// Mutants unless the user says how many.
+const MUTANTS: u64 = 500;
+
+/// Lines of a console that tell why a guest died.
+const TAIL_LINES: usize = 60;
+
+/// A tree: its name, what makes it, and ways to pack it, by name and options of `runnel pack`.
+type Tree = (&'static str, fn(&Path) -> anyhow::Result<()>, &'static [(&'static str, &'static str)]);
+
+/// The trees. Mutants are made of the images of the last one.
+const TREES: [Tree; 3] = [("large", trees::large, IMAGES), ("alike", trees::alike, ALIKE), (BASE, trees::small, BASES)];
+
+/// The tree of the images that mutants are made of.
+const BASE: &str = "small";
+
+/// Ways to pack the large tree.
+const IMAGES: &[(&str, &str)] = &[
+    ("stored", "--codec stored"),
+    ("zstd", ""),
+    ("zstd-4k", "--block-size 4k"),
+    ("zstd-1m", "--block-size 1m --level 19"),
+    ("chunks-1k", "--block-size 16k --chunk-size 1k --sort greedy"),
+    ("lz4", "--codec lz4 --block-size 16k"),
+    ("lz4-1m", "--codec lz4 --block-size 1m --sort files"),
+    ("xz", "--codec xz"),
+    ("xz-1m", "--codec xz --block-size 1m --small"),
+    ("small", "--small"),
+    ("small-1m", "--small --block-size 1m"),
+    ("small-lz4", "--small --codec lz4"),
+    ("sorted", "--small --no-dictionary"),
+    ("small-4k", "--small --no-dictionary --block-size 4k --page-hashes"),
+    ("recompressed", "--small --recompress"),
+];
+
+/// Ways to pack files that are alike, with dictionaries.
+const ALIKE: &[(&str, &str)] = &[("small", "--small"), ("small-16k", "--small --block-size 16k --page-hashes")];
+
+/// Ways to pack the small tree, of which mutants are made.
+const BASES: &[(&str, &str)] = &[
+    ("stored", "--codec stored --block-size 4k"),
+    ("zstd", "--small --no-dictionary --block-size 16k"),
+    ("lz4", "--codec lz4 --block-size 16k --sort greedy"),
+    ("xz", "--codec xz --block-size 16k"),
+    ("one-zstd", "--block-size 1m"),
+    ("one-lz4", "--codec lz4 --block-size 1m"),
+    ("one-xz", "--codec xz --block-size 1m"),
+];
+
+/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE]`.
+struct Options {
+    headers: PathBuf,
+    mutants: u64,
+    seed: u64,
+    runnel: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> anyhow::Result<Options> {
+        let (mut headers, mut mutants, mut seed, mut runnel) = (None, MUTANTS, 0, None);
+        for argument in arguments {
+            match argument.split_once('=') {
+                Some(("--headers", folder)) => headers = Some(PathBuf::from(folder)),
+                Some(("--mutants", count)) => mutants = count.parse()?,
+                Some(("--seed", number)) => seed = number.parse()?,
+                Some(("--binary", file)) => runnel = Some(fs::canonicalize(file)?),
+                _ => bail!("usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE]"),
+            }
+        }
+        let headers = headers.map_or_else(newest_headers, Ok)?;
+        Ok(Options { headers, mutants, seed, runnel })
+    }
+
+    /// What `uname -r` says in the guest.
+    fn release(&self) -> anyhow::Result<String> {
+        let name = self.headers.file_name().unwrap_or_default().to_string_lossy();
+        Ok(name.strip_prefix("linux-headers-").context("a folder linux-headers-RELEASE is needed")?.to_string())
+    }
+}
+
+/// The newest headers for modules that are installed.
+fn newest_headers() -> anyhow::Result<PathBuf> {
+    let found = fs::read_dir(HEADERS)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found: Vec<PathBuf> = found.filter(|path| path.join("Module.symvers").is_file()).collect();
+    found.sort();
+    found.pop().with_context(|| format!("{HEADERS} has no headers of a kernel; apt-get install linux-headers-amd64"))
+}
+
+/// Runs everything.
+pub fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let options = Options::parse(arguments)?;
+    ensure!(rustix::process::geteuid().is_root(), "run this as root: the trees have devices and owners");
+    let release = options.release()?;
+    let work = root().join("target/runnelfs");
+    let kernel = work.join(&release);
+    fs::create_dir_all(&kernel)?;
+    step(&format!("runnelfs: module for {release}"), || build_module(&options.headers, &kernel.join("module")))?;
+    step("runnelfs: kernel of the guest", || fetch_kernel(&kernel, &release))?;
+    step("runnelfs: programs", || build_programs(options.runnel.is_none()))?;
+    let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
+    step("runnelfs: images", || pack_all(&runnel, &work))?;
+    step("runnelfs: guest", || start(&options, &work, &kernel, &release))
+}
+
+fn build_module(headers: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(root().join("kernel/runnelfs"))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    let module = format!("M={}", to.display());
+    watch::run(Command::new("make").arg("-s").arg("-C").arg(headers).arg(module).args(["W=1", "modules"]))
+}
+
+/// Unpacks Debian's kernel of this release.
+fn fetch_kernel(to: &Path, release: &str) -> anyhow::Result<()> {
+    let tree = to.join("kernel");
+    if tree.join("boot").join(format!("vmlinuz-{release}")).is_file() {
+        return Ok(());
+    }
+    watch::run(Command::new("apt-get").args(["download", "-q"]).arg(format!("linux-image-{release}")).current_dir(to))?;
+    let packages = fs::read_dir(to)?.filter_map(|entry| Some(entry.ok()?.path()));
+    for package in packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")) {
+        watch::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree))?;
+        fs::remove_file(package)?;
+    }
+    watch::run(Command::new("depmod").arg("-b").arg(&tree).arg(release))
+}
+
+fn guest_program() -> PathBuf {
+    root().join("target").join(GUEST_TARGET).join("quick/xtask")
+}
+
+fn build_programs(with_runnel: bool) -> anyhow::Result<()> {
+    if with_runnel {
+        watch::run(&mut cargo_command(&["build", "--package", "runnel", "--quiet"]))?;
+    }
+    let mut build = cargo_command(&["build", "--package", "xtask", "--quiet", "--profile", "quick"]);
+    build.args(["--target", GUEST_TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    watch::run(&mut build)
+}
+
+/// Makes the trees, their manifests and the images; those are in `TREE.d`.
+fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
+    for (tree, make, ways) in TREES {
+        let (source, folder) = (work.join(tree), work.join(format!("{tree}.d")));
+        make(&source)?;
+        let entries = manifest::read(&source, Order::Forward)?;
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(MANIFEST), serde_json::to_vec(&entries)?)?;
+        for (name, options) in ways {
+            let image = folder.join(format!("{name}.rnl"));
+            let mut pack = Command::new(runnel);
+            pack.arg("pack").arg(&source).args(options.split_whitespace());
+            let output = pack.args(["--force", "--no-sandbox", "-o"]).arg(&image).output()?;
+            ensure!(output.status.success(), "{pack:?}: {}", String::from_utf8_lossy(&output.stderr));
+            if tree == BASE && options.contains("1m") {
+                fs::write(&image, variants::with_plain_table(&fs::read(&image)?))?;
+            }
+        }
+    }
+    // Which blocks are hot is learned from runs; here all of them.
+    let large = work.join("large.d");
+    fs::write(large.join(HOT), variants::hot(&fs::read(large.join(DISK))?))?;
+    Ok(())
+}
+
+/// The files of the modules that the guest needs, in the order of loading; none of what is built
+/// in.
+fn module_files(tree: &Path, release: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for module in MODULES {
+        let mut ask = Command::new("modprobe");
+        ask.arg("-d").arg(tree).args(["-S", release, "--show-depends", module]);
+        let output = ask.output().context("modprobe is missing; apt-get install kmod")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found = text.lines().filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
+        files.extend(found.map(PathBuf::from));
+    }
+    Ok(files)
+}
+
+fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<Vec<u8>> {
+    let mut archive = Initramfs::new();
+    for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
+        archive.folder(folder);
+    }
+    archive.file("init", &fs::read(guest_program())?);
+    let mut images = Vec::new();
+    for (tree, _, ways) in TREES {
+        archive.folder(tree);
+        let mut names: Vec<String> = ways.iter().map(|(name, _)| format!("{name}.rnl")).collect();
+        names.extend((tree == "large").then(|| HOT.to_string()));
+        for name in names.iter().map(String::as_str).chain([MANIFEST]) {
+            let file = work.join(format!("{tree}.d")).join(name);
+            let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+            archive.file(&format!("{tree}/{name}"), &bytes);
+        }
+        images.extend(names.iter().map(|name| format!("{tree}/{name}")));
+    }
+    let mut modules = Vec::new();
+    for file in module_files(&kernel.join("kernel"), release)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let plain = name.trim_end_matches(".xz").to_string();
+        if modules.contains(&plain) {
+            continue;
+        }
+        let bytes =
+            if plain == name { fs::read(&file)? } else { Command::new("xz").arg("-dc").arg(&file).output()?.stdout };
+        archive.file(&format!("modules/{plain}"), &bytes);
+        modules.push(plain);
+    }
+    archive.file("modules/runnelfs.ko", &fs::read(kernel.join("module/runnelfs.ko"))?);
+    modules.push("runnelfs.ko".to_string());
+    let bases = images.iter().filter(|image| image.starts_with(BASE)).cloned().collect();
+    let plan = Plan { modules, images, bases, mutants: options.mutants, seed: options.seed };
+    archive.file("plan.json", &serde_json::to_vec(&plan)?);
+    Ok(archive.finish())
+}
+
+/// Starts the guest and fails with what it found.
+fn start(options: &Options, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<()> {
+    let archive = kernel.join("initramfs");
+    fs::write(&archive, initramfs(options, work, kernel, release)?)?;
+    let machine = Machine {
+        kernel: kernel.join("kernel/boot").join(format!("vmlinuz-{release}")),
+        initramfs: archive,
+        command_line: COMMAND_LINE.to_string(),
+        disks: vec![disk(work)?],
+        memory_mib: MEMORY_MIB,
+        processors: 2,
+        counted: false,
+        deadline: DEADLINE + Duration::from_secs(options.mutants),
+    };
+    let boot = machine.run()?;
+    fs::write(kernel.join("console.log"), &boot.console)?;
+    let said: Vec<&str> = boot.console.lines().filter_map(|line| line.split_once(MARK)).map(|(_, said)| said).collect();
+    for line in &said {
+        eprintln!("   {}", line.trim_end());
+    }
+    if !boot.ended || !said.iter().any(|line| line.trim_end() == "done") {
+        let lines: Vec<&str> = boot.console.lines().collect();
+        let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+        bail!("the guest {}; its console ends with\n{tail}", if boot.ended { "died" } else { "hung" });
+    }
+    let failed = said.iter().filter(|line| line.starts_with("FAIL")).count();
+    ensure!(failed == 0, "{failed} failure(s); the console is in {}", kernel.join("console.log").display());
+    Ok(())
+}
+
+/// A disk with an image. Disks have whole sectors, and what follows an image does not matter.
+fn disk(work: &Path) -> anyhow::Result<PathBuf> {
+    let disk = work.join("disk.img");
+    let mut bytes = fs::read(work.join("large.d").join(DISK))?;
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    fs::write(&disk, bytes)?;
+    Ok(disk)
+}

@@ -1,0 +1,25 @@
+//! `runnelfs`: the kernel module in `kernel/runnelfs`, tried in a virtual machine.
+//!
+//! The host builds the module, packs trees with everything that an image can hold, in many ways,
+//! and starts a guest with all of it in its initial file system. The guest mounts each image and
+//! compares it with a manifest of the source; then it mounts mutants.
+
+mod guest;
+#[cfg(feature = "guests")]
+mod host;
+mod manifest;
+mod mutate;
+#[cfg(feature = "guests")]
+mod trees;
+#[cfg(feature = "guests")]
+mod variants;
+
+pub use guest::run as run_guest;
+#[cfg(feature = "guests")]
+pub use host::run;
+
+/// Says how to get the tests that start guests.
+#[cfg(not(feature = "guests"))]
+pub fn run(_: &[String]) -> anyhow::Result<()> {
+    anyhow::bail!("built without guests; ./x test --runnelfs builds with them")
+}
