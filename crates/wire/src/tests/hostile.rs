@@ -52,7 +52,8 @@ fn client() -> ClientConnection {
     let put = Request::PutOpen { name: "n".into(), file_bytes: 9999, metadata_offset: 5000, metadata_bytes: 10 };
     client.request(Moment(0), put).unwrap();
     client.transmit(Moment(0), &mut Vec::new(), usize::MAX);
-    let hello = HelloReply { version: crate::format::VERSION, features: 0, frame_bytes_max: FRAME_BYTES_MAX as u32 };
+    let (version, features) = (crate::format::VERSION, crate::format::FEATURE_DECODED);
+    let hello = HelloReply { version, features, frame_bytes_max: FRAME_BYTES_MAX as u32 };
     client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
     assert_eq!(client.poll_event(), Some(ClientEvent::Ready(hello)));
     client

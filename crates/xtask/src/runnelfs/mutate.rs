@@ -145,8 +145,9 @@ pub(super) fn sections(bytes: &[u8]) -> Vec<(usize, std::ops::Range<usize>)> {
         let start = long(bytes, entry + 8) as usize;
         start..start.saturating_add(long(bytes, entry + 16) as usize)
     };
-    // What is derived is not in the file.
-    entries.map(|entry| (entry, place(entry))).filter(|(_, place)| place.end <= bytes.len()).collect()
+    // What is derived is not in the file. What lies over the superblock would hold its own hash.
+    let is_there = |place: &std::ops::Range<usize>| SUPERBLOCK_BYTES <= place.start && place.end <= bytes.len();
+    entries.map(|entry| (entry, place(entry))).filter(|(_, place)| is_there(place)).collect()
 }
 
 /// Four bytes.
