@@ -15,11 +15,10 @@ use bytes::Bytes;
 use store::{Store, StoreError, Upload};
 use units::BlockId;
 
+use crate::storage::has_room;
+
 /// Bytes of such files, of all images together: the blocks of some dozens of large programs.
 const BYTES_MAX: u64 = 1 << 30;
-
-/// They take this part at most of the room that the disk has left.
-const FREE_PART: u64 = 8;
 
 /// Bytes of the files of all images.
 pub(crate) type Taken = Arc<AtomicU64>;
@@ -63,7 +62,7 @@ impl DecodedBlocks {
     pub fn add(&self, store: &dyn Store, taken: &Taken, block: BlockId, raw: &[u8]) -> Result<(), StoreError> {
         let bytes = raw.len() as u64;
         let all = taken.load(Ordering::Relaxed) + bytes;
-        if all > BYTES_MAX || store.free_bytes().is_some_and(|free| all > free / FREE_PART) {
+        if all > BYTES_MAX || !has_room(store, all) {
             return Ok(());
         }
         let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);

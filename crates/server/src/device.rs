@@ -195,11 +195,6 @@ impl Device {
         locked(&self.known).speed(rate)
     }
 
-    /// Whether it is near the server.
-    pub fn is_near(&self) -> bool {
-        locked(&self.known).is_near()
-    }
-
     /// Something was learned of its link or its processor.
     pub fn note(&self, note: impl FnOnce(&mut Known)) {
         note(&mut locked(&self.known));

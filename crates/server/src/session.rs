@@ -288,7 +288,7 @@ impl Session {
             Notice::FileShare { volume, file, share } => self.share_file(volume, file, share),
             Notice::RateLimit { bytes_per_second } => self.outgoing.limit(bytes_per_second, self.shared.now()),
             Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
-                self.pushes.iter().for_each(|pushes| pushes.told_speed(round_trip, zstd, lz4))
+                self.pushes.iter_mut().for_each(|pushes| pushes.told_speed(round_trip, zstd, lz4))
             }
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}

@@ -18,7 +18,7 @@ pub(crate) const LINK_RATE: u64 = 3_125_000;
 const NEAR_RATE: u64 = 12_500_000;
 
 /// Round trips of devices that are near.
-const NEAR: Duration = Duration::from_millis(2);
+pub(crate) const NEAR: Duration = Duration::from_millis(2);
 
 /// Slowest link that counts, in bytes a second. A rate this low is a link that stood still.
 const LINK_RATE_MIN: u64 = 1_000;
@@ -41,7 +41,7 @@ pub(crate) enum PushCodec {
 pub(crate) struct Known {
     /// Bytes a second that the link carried at the last push.
     link: Option<u64>,
-    /// Shortest round trip that it measured.
+    /// The round trip that it told last.
     round_trip: Option<Duration>,
     /// What it decodes, in KiB a second; 0 if it did not say.
     zstd: u32,
@@ -56,13 +56,11 @@ impl Known {
         measured(zstd, &mut self.zstd);
         measured(lz4, &mut self.lz4);
         if round_trip > 0 {
-            let found = Duration::from_micros(round_trip.into());
-            self.round_trip = Some(self.round_trip.map_or(found, |least| least.min(found)));
+            self.round_trip = Some(Duration::from_micros(round_trip.into()));
         }
     }
 
-    /// Whether the device is so near that its decoder takes longer than the link for whole pages.
-    pub fn is_near(&self) -> bool {
+    fn is_near(&self) -> bool {
         self.round_trip.is_some_and(|round_trip| round_trip < NEAR)
     }
 
@@ -145,8 +143,9 @@ mod tests {
     fn what_was_measured_counts_before_what_is_guessed() {
         let mut known = Known::default();
         assert_eq!(codec(known.speed(None)), PushCodec::Zstd, "nothing is known");
-        known.told(1_000, 0, 0);
         known.told(30_000, 0, 0);
+        assert_eq!(codec(known.speed(None)), PushCodec::Zstd, "far away");
+        known.told(1_000, 0, 0);
         assert_eq!(codec(known.speed(None)), PushCodec::Lz4, "a near device");
         assert_eq!(codec(known.speed(Some(1_000_000))), PushCodec::Zstd);
         known.carried(1_000_000);

@@ -9,6 +9,15 @@ use crate::config::{Config, StoreAt};
 use crate::error::ServerError;
 use crate::log::Logger;
 
+/// What can be made again takes this part at most of the room that the disk has left.
+const FREE_PART: u64 = 8;
+
+/// Whether the disk has room for so many bytes more of what can be made again: bundles, decoded
+/// blocks. Whoever may read can have them made, and must not fill the disk so.
+pub(crate) fn has_room(store: &dyn Store, bytes: u64) -> bool {
+    store.free_bytes().is_none_or(|free| bytes <= free / FREE_PART)
+}
+
 /// An open store. A folder that this server writes is claimed, so that no other server writes it.
 pub(crate) struct Storage {
     store: Arc<dyn Store>,
@@ -55,5 +64,19 @@ impl Storage {
         if let (Some(error), false) = (&gone, self.is_gone.swap(gone.is_some(), Ordering::Relaxed)) {
             log.warning(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_made_again_leaves_most_of_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Local::open(folder.path()).unwrap();
+        let free = store.free_bytes().unwrap();
+        assert!(has_room(&store, free / 16) && !has_room(&store, free / 4));
+        assert!(has_room(&store::Memory::new(), free), "it does not know");
     }
 }

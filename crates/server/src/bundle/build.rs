@@ -3,12 +3,13 @@
 use codec::{Codec, StreamEncoder};
 use store::{Store, Upload};
 use units::{PAGE_BYTES, PageId};
-use wire::PieceForm;
+use wire::{ErrorCode, PieceForm};
 use zerocopy::IntoBytes;
 
 use super::format::{self, Coded, Header, PAGES_MAX, PIECES_MAX, Piece};
 use super::{Recipe, body_offset, header_hash, key, piece_hash};
 use crate::error::Failure;
+use crate::storage::has_room;
 
 /// Bytes of pages between two restart points of the zstd stream. A push that begins between two of
 /// them takes LZ4 up to the next one.
@@ -31,6 +32,9 @@ pub(crate) fn build(
     let pieces = recipe.piece_count();
     if pieces == 0 || pieces > PIECES_MAX || recipe.pages.len() > PAGES_MAX as usize {
         return Err(Failure::bad_request(format!("an action of {} pages cannot be a bundle", recipe.pages.len())));
+    }
+    if !has_room(store, (recipe.pages.len() * PAGE_BYTES) as u64) {
+        return Err(Failure::new(ErrorCode::NoSpace, "the disk of the store has too little room left for it"));
     }
     let mut upload = store.create()?;
     let mut table = Vec::with_capacity(pieces as usize);

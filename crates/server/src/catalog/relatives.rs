@@ -86,14 +86,16 @@ impl Catalog {
     }
 
     /// An image is about to be published: saves what is expected of it. Failures cost only that.
-    pub fn save_expected(&self, image: &Metadata, name: &str, tag: &str) {
+    pub fn save_expected(&self, image: &Metadata, source: &dyn ReadAt, name: &str, tag: &str) {
         let id = image.id();
         let is_known = || matches!(learned::load(&*self.store, id), Ok(Some(_))) || self.lookup(id).is_some();
         if !self.carries_over || self.store.is_read_only() || is_known() {
             return;
         }
         let previous = self.names.tag(name, tag).ok().flatten();
-        let Some(actions) = self.expected(image, Some(name), previous) else { return };
+        let Some(mut actions) = self.expected(image, Some(name), previous) else { return };
+        // Once something is saved of an image, nobody looks into it for actions any more.
+        self.add_packed(&mut actions, image, source);
         if let Err(error) = self.store.put_atomic(&learned::key(id), &actions.encode()) {
             self.log.warning(format_args!("what is expected of image {id} is not saved: {error}"));
         }

@@ -1,6 +1,7 @@
 //! What is pushed on a connection.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use predict::{Predictor, PushOrder, Verdict};
 use tokio::sync::mpsc::UnboundedSender;
@@ -19,6 +20,7 @@ use crate::proofs::Proven;
 use crate::published::Published;
 use crate::push::{BlockPusher, PagePusher};
 use crate::shared::Shared;
+use crate::speed::NEAR;
 use crate::volumes::{Foreseen, OpenVolume};
 
 /// Demands of a connection that wait for a piece; further ones are answered by themselves.
@@ -50,6 +52,7 @@ pub(super) struct Pushes {
     pages: PagePusher,
     blocks: BlockPusher,
     postponed: Vec<Postponed>,
+    is_near: bool,
 }
 
 /// A demand whose block is being built into a piece.
@@ -75,17 +78,22 @@ impl Pushes {
             owner,
             device,
             postponed: Vec::new(),
+            is_near: false,
         }
     }
 
     /// The device says how near it is, in microseconds, and what it decodes, in KiB a second.
-    pub fn told_speed(&self, round_trip: u32, zstd: u32, lz4: u32) {
+    pub fn told_speed(&mut self, round_trip: u32, zstd: u32, lz4: u32) {
+        if round_trip > 0 {
+            self.is_near = Duration::from_micros(round_trip.into()) < NEAR;
+        }
         self.device.note(|known| known.told(round_trip, zstd, lz4));
     }
 
-    /// Whether the device is so near that decoding takes it longer than the link takes.
+    /// Whether the device is so near that decoding takes it longer than the link takes, as it said
+    /// on this connection: another one of its address may be far away.
     pub fn is_near(&self) -> bool {
-        self.device.is_near()
+        self.is_near
     }
 
     /// What predictors, which all devices tell their touches, call a token of this device.

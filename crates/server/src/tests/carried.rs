@@ -6,7 +6,7 @@ use image::fixture::{Body, Fixture, Node, Part};
 use image::{Limits, Metadata};
 use profile::{ActionSet, MergeConfig};
 use store::{Memory, Store};
-use units::{PageId, Rng, SplitMix64, Token};
+use units::{ImageId, PageId, Rng, SplitMix64, Token};
 use wire::Reply;
 
 use super::client::Client;
@@ -81,6 +81,23 @@ fn an_update_under_the_same_tag_starts_as_if_learned() {
     let program = moved(&program, &old, &new);
     is_pushed_at_once(&rig, "app", &program);
     assert_eq!(rig.metrics.pages_pushed.get(), program.len() as u64 - 1, "and nothing else");
+}
+
+#[test]
+fn an_update_has_the_actions_that_travel_with_it_beside_those_of_the_version_before() {
+    let old = image(4);
+    let rig = Rig::start(store_config(&Memory::new()));
+    let mut uploader = Client::connect(rig.address, 7);
+    uploader.upload("app", &old);
+    let (mut client, _) = teach(&rig, 1, &program(&old, 5, 100));
+    client.status_until(|status| status["metrics"]["learned_saved"].as_u64() > Some(0));
+    let new = opened(&Fixture::default().pack(&updated(4)).unwrap());
+    let other = moved(&program(&old, 6, 100), &opened(&old), &new);
+    let mut packed = ActionSet::new(ImageId::default());
+    packed.learn(&other, &MergeConfig::default());
+    let fixture = Fixture { profile: Some(packed.encode()), ..Fixture::default() };
+    uploader.upload("app", &fixture.pack(&updated(4)).unwrap());
+    is_pushed_at_once(&rig, "app", &other);
 }
 
 #[test]

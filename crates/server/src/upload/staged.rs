@@ -196,7 +196,7 @@ impl Staged {
         // upload of the same image.
         let _publishing = locked(&service.publishing);
         let was_there = service.store.open(&key).is_ok();
-        service.catalog.save_expected(&self.metadata, &announced.name, &announced.tag);
+        service.catalog.save_expected(&self.metadata, &source, &announced.name, &announced.tag);
         self.upload.commit(&key)?;
         if let Err(error) = service.catalog.set_tag(&announced.name, &announced.tag, id) {
             if !was_there && let Err(error) = service.store.delete(&key) {
