@@ -70,7 +70,7 @@ pub fn large(root: &Path) -> anyhow::Result<()> {
     }
     File::options().write(true).open(root.join("cp"))?.write_all_at(&EM_AARCH64.to_le_bytes(), ELF_MACHINE)?;
     fs::write(root.join("large-text"), text(1_500_000, &mut random))?;
-    let compressed = Command::new("gzip").arg("-9kn").arg(root.join("text-20000")).status()?;
+    let compressed = Command::new("gzip").arg("-9kn").arg(root.join("large-text")).status()?;
     ensure!(compressed.success(), "cannot compress a file");
     fs::write(root.join("large-noise"), noise(300_000, &mut random))?;
     let many = root.join("many");
