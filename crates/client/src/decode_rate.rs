@@ -1,7 +1,7 @@
 //! How fast this device decodes pushed pieces, for the server that chooses their codec.
 //!
-//! Pieces differ: one of zeros is decoded ten times as fast as one of code, and one that another
-//! program interrupted takes longer. The median of some pieces is neither.
+//! Pieces differ: one of zeros is decoded ten times as fast as one of code. The median of some
+//! pieces is neither.
 
 use std::time::Duration;
 

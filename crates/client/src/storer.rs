@@ -12,10 +12,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use codec::{Codec, StreamDecoder};
-use connection::Clock;
 use image::Metadata;
+use rustix::time::{ClockId, clock_gettime};
 use units::{PageId, SegmentIndex, Token};
 use wire::{PieceForm, PushEncoding, PushPiece};
 
@@ -220,7 +221,7 @@ impl Storer {
         let opens_segment = stream.segment != Some(piece.segment);
         stream.segment = Some(piece.segment);
         let info = stream.info;
-        let mut timed = Timed { clock: &self.shared.clock, rate: &mut self.rate };
+        let mut timed = Timed { rate: &mut self.rate };
         let Some(candidates) =
             stream.decoder.decode(&self.shared.metadata, piece, window_room, &mut self.raw, &mut timed)
         else {
@@ -380,19 +381,25 @@ fn decode_piece(
     }
 }
 
-/// Measures decoding.
+/// Measures decoding, in processor time of the thread: on a device with one core, the program that
+/// waits for other pages runs meanwhile.
 struct Timed<'a> {
-    clock: &'a Clock,
     rate: &'a mut DecodeRate,
 }
 
 impl Timed<'_> {
     fn decode(&mut self, form: PieceForm, raw_bytes: usize, work: impl FnOnce() -> Option<()>) -> Option<()> {
-        let begun = self.clock.now();
+        let begun = processor_time();
         work()?;
-        self.rate.note(form, raw_bytes, self.clock.now().since(begun));
+        self.rate.note(form, raw_bytes, processor_time().saturating_sub(begun));
         Some(())
     }
+}
+
+/// Processor time of this thread so far.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Bytes of the window of a zstd stream.
