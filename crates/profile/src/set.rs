@@ -247,9 +247,18 @@ impl ActionSet {
         let id = ActionId(self.next_id);
         self.next_id += 1;
         let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
-        let (uses, pushes, score, last_used, runs, stable) = (0, 0, 0, 0, 1, false);
-        let action = Action { id, revision: 0, uses, pushes, score, last_used, runs, stable, pages, marks };
-        self.actions.entry(id).or_insert(action)
+        self.actions.entry(id).or_insert(Action {
+            id,
+            revision: 0,
+            uses: 0,
+            pushes: 0,
+            score: 0,
+            last_used: 0,
+            runs: 1,
+            stable: false,
+            pages,
+            marks,
+        })
     }
 
     /// Removes the least recently used actions, never `keep`, until all bounds hold.

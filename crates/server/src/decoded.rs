@@ -38,10 +38,12 @@ struct Kept {
 }
 
 impl DecodedBlocks {
-    /// Whether a block is there.
-    pub fn has(&self, block: BlockId) -> bool {
+    /// Whether a block of so many bytes is not there, and there is room for it.
+    pub fn lacks(&self, store: &dyn Store, taken: &Taken, block: BlockId, bytes: usize) -> bool {
         let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
-        file.as_ref().is_some_and(|kept| kept.places.contains_key(&block))
+        let all = taken.load(Ordering::Relaxed) + bytes as u64;
+        let has = file.as_ref().is_some_and(|kept| kept.places.contains_key(&block));
+        !has && all <= BYTES_MAX && has_room(store, all)
     }
 
     /// A block of so many bytes, if it is there and in memory. Does not block.
@@ -58,11 +60,9 @@ impl DecodedBlocks {
         matches!(kept.upload.read_cached_at(place, &mut buf), Ok(true)).then(|| Bytes::from(buf))
     }
 
-    /// Adds a block. Without room it is left out.
+    /// Adds a block unless it is there or there is no room.
     pub fn add(&self, store: &dyn Store, taken: &Taken, block: BlockId, raw: &[u8]) -> Result<(), StoreError> {
-        let bytes = raw.len() as u64;
-        let all = taken.load(Ordering::Relaxed) + bytes;
-        if all > BYTES_MAX || !has_room(store, all) {
+        if !self.lacks(store, taken, block, raw.len()) {
             return Ok(());
         }
         let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +73,8 @@ impl DecodedBlocks {
         let Some(kept) = &mut *file else { return Ok(()) };
         kept.upload.write_at(kept.end, raw)?;
         kept.places.insert(block, kept.end);
-        kept.end += bytes;
-        taken.fetch_add(bytes, Ordering::Relaxed);
+        kept.end += raw.len() as u64;
+        taken.fetch_add(raw.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -100,9 +100,11 @@ mod tests {
         blocks.add(&store, &taken, BlockId(2), b"defgh").unwrap();
         assert_eq!(blocks.read(BlockId(2), 5).as_deref(), Some(&b"defgh"[..]));
         assert_eq!(blocks.read(BlockId(7), 3).as_deref(), Some(&b"abc"[..]));
+        assert!(!blocks.lacks(&store, &taken, BlockId(7), 3) && blocks.lacks(&store, &taken, BlockId(3), 1));
         taken.fetch_add(BYTES_MAX - 8, Ordering::Relaxed);
+        assert!(!blocks.lacks(&store, &taken, BlockId(3), 1));
         blocks.add(&store, &taken, BlockId(3), b"i").unwrap();
-        assert!(blocks.has(BlockId(7)) && !blocks.has(BlockId(3)));
+        assert!(blocks.read(BlockId(3), 1).is_none());
         drop(blocks);
         assert_eq!(taken.load(Ordering::Relaxed), BYTES_MAX - 8);
         assert!(store.list("").unwrap().is_empty(), "it has no name");

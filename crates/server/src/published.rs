@@ -196,7 +196,8 @@ impl Published {
 
     /// Keeps a block decoded for near devices, as far as there is room.
     pub fn decode_ahead(&self, block: BlockId, store: &dyn Store, taken: &Taken) -> Result<(), Failure> {
-        if self.decoded.has(block) {
+        let raw_bytes = self.metadata.block(block).map_or(0, |entry| entry.raw_bytes as usize);
+        if !self.decoded.lacks(store, taken, block, raw_bytes) {
             return Ok(());
         }
         let known = self.blocks.get((self.serial, block));

@@ -60,10 +60,6 @@ impl Known {
         }
     }
 
-    fn is_near(&self) -> bool {
-        self.round_trip.is_some_and(|round_trip| round_trip < NEAR)
-    }
-
     /// A push measured the link, in bytes a second.
     pub fn carried(&mut self, rate: u64) {
         self.link = Some(rate);
@@ -71,7 +67,8 @@ impl Known {
 
     /// What a byte costs; `rate` is that of the link, if it was measured on this connection.
     pub fn speed(&self, rate: Option<u64>) -> Speed {
-        let guess = if self.is_near() { NEAR_RATE } else { LINK_RATE };
+        let near = self.round_trip.is_some_and(|round_trip| round_trip < NEAR);
+        let guess = if near { NEAR_RATE } else { LINK_RATE };
         // One tells of the other: both grow with the processor.
         let scaled = |rate: u32, from: u32, to: u32| u64::from(rate) * u64::from(to) / u64::from(from);
         let (zstd, lz4) = match (self.zstd, self.lz4) {

@@ -9,13 +9,21 @@ use crate::config::{Config, StoreAt};
 use crate::error::ServerError;
 use crate::log::Logger;
 
-/// What can be made again takes this part at most of the room that the disk has left.
+/// What can be made again, bundles and decoded blocks, takes this part at most of the room that the
+/// disk has left, each time.
 const FREE_PART: u64 = 8;
 
-/// Whether the disk has room for so many bytes more of what can be made again: bundles, decoded
-/// blocks. Whoever may read can have them made, and must not fill the disk so.
+/// Bytes that are left free for what cannot be made again, such as what is learned.
+const FREE_BYTES: u64 = 64 << 20;
+
+/// Whether the store can take so many bytes more of what can be made again. Whoever may read can
+/// have that made, and must not fill the disk so.
 pub(crate) fn has_room(store: &dyn Store, bytes: u64) -> bool {
-    store.free_bytes().is_none_or(|free| bytes <= free / FREE_PART)
+    !store.is_read_only() && store.free_bytes().is_none_or(|free| fits(bytes, free))
+}
+
+fn fits(bytes: u64, free: u64) -> bool {
+    bytes <= free / FREE_PART && bytes <= free.saturating_sub(FREE_BYTES)
 }
 
 /// An open store. A folder that this server writes is claimed, so that no other server writes it.
@@ -72,11 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_made_again_leaves_most_of_the_disk() {
+    fn what_can_be_made_again_leaves_room_for_what_cannot() {
         let folder = tempfile::tempdir().unwrap();
         let store = Local::open(folder.path()).unwrap();
         let free = store.free_bytes().unwrap();
-        assert!(has_room(&store, free / 16) && !has_room(&store, free / 4));
+        assert!(!has_room(&store, free / 4), "of the disk");
         assert!(has_room(&store::Memory::new(), free), "it does not know");
+        assert!(fits(100 << 20, 800 << 20) && !fits(101 << 20, 800 << 20));
+        // However small they are, they end before the disk is full.
+        assert!(fits(4096, FREE_BYTES + 4096) && !fits(4096, FREE_BYTES + 4095) && !fits(1, 0));
     }
 }

@@ -17,7 +17,7 @@ use wire::{
 };
 
 /// No test waits longer for the server; it is a limit for a broken server, not a measure.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Client {
     pub wire: ClientConnection,

@@ -1,10 +1,12 @@
 //! Devices near the server: blocks that are decoded in memory come decoded, pages uncompressed.
 
+use std::time::Instant;
+
 use units::{PageId, Token};
 use wire::format::{FEATURE_DECODED, FEATURES};
 use wire::{ClientConfig, ImageHandle, Notice, Reply, Request};
 
-use super::client::Client;
+use super::client::{Client, PATIENCE};
 use super::rig::{Rig, image, program};
 
 /// A device that is near, as it says.
@@ -25,7 +27,9 @@ fn told(mut client: Client, round_trip: u32) -> (Client, ImageHandle) {
 
 /// Demands the block of a page until it comes decoded.
 fn pull_decoded(client: &mut Client, handle: ImageHandle, page: PageId) -> Vec<u8> {
+    let started = Instant::now();
     loop {
+        assert!(started.elapsed() < PATIENCE, "nothing decodes it");
         if let Reply::Decoded { bytes, .. } = client.pull(handle, Token(0), page) {
             return bytes.to_vec();
         }
