@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use image::Limits;
+use image::{Limits, Metadata};
 
 use crate::progress;
 
@@ -18,7 +18,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Checks the metadata, the hash of every block and of every chunk.
+/// Checks the metadata, the hash of every block and of every chunk, and the actions that travel
+/// with the image.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let name = args.image.display().to_string();
     let file = client::ImageFile(host::file::open(&args.image).with_context(|| name.clone())?);
@@ -30,6 +31,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     .with_context(|| name.clone());
     bar.finish_and_clear();
     let report = report?;
+    let metadata = Metadata::open(&file, &Limits::default()).with_context(|| name.clone())?;
+    super::dump::packed_actions(&file, &metadata).with_context(|| name.clone())?;
     if args.json {
         let json = serde_json::json!({
             "id": report.id.to_string(), "file_bytes": report.file_bytes, "metadata_bytes": report.metadata_bytes,

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use image::Limits;
+use image::{Limits, Metadata, ReadAt};
+use profile::ActionSet;
 
 use crate::{failure, progress};
 
@@ -28,10 +29,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if magic == image::format::MAGIC {
         let (source, metadata) = client::open_file(&args.file, &Limits::default())?;
         image::dump(&metadata, &mut text)?;
-        if let Some(bytes) = metadata.optional_section(&source, image::format::SECTION_PROFILE)? {
-            let actions = profile::decode(&bytes, &profile::Limits::default())
-                .map_err(|error| failure::corrupt(format!("{name}: the profile: {error}")))?;
-            profile::dump(&actions, &mut text)?;
+        match packed_actions(&source, &metadata) {
+            Ok(Some(actions)) => profile::dump(&actions, &mut text)?,
+            Ok(None) => {}
+            Err(error) => {
+                // The image works without it, and its tables may show what happened.
+                progress::all(&text)?;
+                return Err(error.context(name));
+            }
         }
     } else if magic == profile::format::MAGIC {
         let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
@@ -65,4 +70,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     progress::all(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The actions that travel with an image.
+pub fn packed_actions(source: &dyn ReadAt, image: &Metadata) -> anyhow::Result<Option<ActionSet>> {
+    let Some(bytes) = image.optional_section(source, image::format::SECTION_PROFILE)? else { return Ok(None) };
+    let actions = profile::decode(&bytes, &profile::Limits::default());
+    actions.map(Some).map_err(|error| failure::corrupt(format!("the profile: {error}")))
 }

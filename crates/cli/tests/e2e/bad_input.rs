@@ -42,6 +42,21 @@ fn a_flipped_byte_anywhere_is_found_and_named() {
 }
 
 #[test]
+fn an_image_with_a_broken_profile_is_named_and_its_tables_are_shown() {
+    use image::fixture::{Fixture, Node};
+    let folder = tempfile::tempdir().unwrap();
+    let mut fixture = Fixture { profile: Some(b"no actions".to_vec()), ..Fixture::default() };
+    let path = folder.path().join("profile.rnl");
+    std::fs::write(&path, fixture.pack(&[Node::file(b"one", b"some text")]).unwrap()).unwrap();
+    let dumped = run(&["dump".as_ref(), path.as_os_str()]);
+    assert_eq!(dumped.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&dumped.stdout).contains("one"), "the tables come first");
+    assert!(String::from_utf8_lossy(&dumped.stderr).contains("the profile"));
+    fails(&["check".as_ref(), path.as_os_str()], 3, "the profile");
+    assert_eq!(ok(&["cat".as_ref(), path.as_os_str(), "/one".as_ref()]), "some text", "the files are fine");
+}
+
+#[test]
 fn truncated_empty_and_foreign_files_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let image = small_image(folder.path());
