@@ -26,6 +26,9 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic \
     panic_on_warn=1 softlockup_panic=1 hung_task_panic=1";
 
+/// All features that an image can have, by bits.
+const FEATURES: u32 = 31;
+
 /// Memory of the guest: all images, twice, and the page cache.
 const MEMORY_MIB: u32 = 768;
 
@@ -118,9 +121,16 @@ impl Options {
 /// The newest headers for modules that are installed.
 fn newest_headers() -> anyhow::Result<PathBuf> {
     let found = fs::read_dir(HEADERS)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut found: Vec<PathBuf> = found.filter(|path| path.join("Module.symvers").is_file()).collect();
-    found.sort();
-    found.pop().with_context(|| format!("{HEADERS} has no headers of a kernel; apt-get install linux-headers-amd64"))
+    let found = found.filter(|path| path.join("Module.symvers").is_file());
+    found
+        .max_by_key(|path| release_order(path))
+        .with_context(|| format!("{HEADERS} has no headers of a kernel; apt-get install linux-headers-amd64"))
+}
+
+/// Releases are ordered by their numbers: 6.12 is newer than 6.9.
+fn release_order(path: &Path) -> Vec<u64> {
+    let name = path.to_string_lossy();
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
 /// Runs everything.
@@ -181,6 +191,7 @@ fn build_programs(with_runnel: bool) -> anyhow::Result<()> {
 
 /// Makes the trees, their manifests and the images; those are in `TREE.d`.
 fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
+    let mut features = 0;
     for (tree, make, ways) in TREES {
         let (source, folder) = (work.join(tree), work.join(format!("{tree}.d")));
         make(&source)?;
@@ -196,11 +207,15 @@ fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
             if tree == BASE && options.contains("1m") {
                 fs::write(&image, variants::with_plain_table(&fs::read(&image)?))?;
             }
+            features |= variants::features(&fs::read(&image)?);
         }
     }
     // Which blocks are hot is learned from runs; here all of them.
     let large = work.join("large.d");
-    fs::write(large.join(HOT), variants::hot(&fs::read(large.join(DISK))?))?;
+    let hot = variants::hot(&fs::read(large.join(DISK))?);
+    features |= variants::features(&hot);
+    fs::write(large.join(HOT), hot)?;
+    ensure!(features == FEATURES, "the images have features {features}, and {FEATURES} are to be tried");
     Ok(())
 }
 
@@ -294,4 +309,17 @@ fn disk(work: &Path) -> anyhow::Result<PathBuf> {
     bytes.resize(bytes.len().next_multiple_of(4096), 0);
     fs::write(&disk, bytes)?;
     Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_release_is_found_by_its_numbers() {
+        let order = |release: &str| release_order(Path::new(&format!("/usr/src/linux-headers-{release}")));
+        assert!(order("6.9.10-amd64") < order("6.12.117+deb12-amd64"));
+        assert!(order("6.1.0-56-amd64") < order("6.9.10-amd64"));
+        assert!(order("6.1.0-9-amd64") < order("6.1.0-56-amd64"));
+    }
 }

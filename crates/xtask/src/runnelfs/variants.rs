@@ -14,6 +14,11 @@ const HOT_BLOCKS: usize = 72;
 /// Bit of a feature: some blocks are hot.
 const FEATURE_HOT: u8 = 4;
 
+/// The features that an image says it has.
+pub fn features(image: &[u8]) -> u32 {
+    number(image, FEATURES)
+}
+
 /// The same image, with all of its blocks hot.
 pub fn hot(image: &[u8]) -> Vec<u8> {
     let mut bytes = image.to_vec();
