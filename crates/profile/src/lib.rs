@@ -36,6 +36,7 @@ mod merge;
 mod order;
 pub mod plan;
 mod set;
+mod weave;
 
 pub use action::{Action, PageMark};
 pub use adopt::Placed;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use units::PageId;
 
+use crate::weave::{is_same_order, woven};
 use crate::{Action, PageMark};
 
 /// Rules and bounds of learning.
@@ -67,72 +68,42 @@ pub fn overlap_percent(one: &[PageId], other: &[PageId]) -> u32 {
     (both * 100).checked_div(either).unwrap_or(100) as u32
 }
 
-/// Refines `action` by an exact run with the same first page. The run's order wins, unless the
-/// action is stable and the pages are the same; pages it did not touch stay behind the page they
-/// followed, or go. Returns how many pages were added or dropped.
+/// Refines `action` by an exact run with the same first page. Its pages keep their order, since
+/// other runs need them where they are; what the run adds goes behind the page that the run touched
+/// before. Only if the action has another order altogether, the run's order wins: anyone may have
+/// taught it. Pages that the run did not touch stay where they are, or go. Returns how many pages
+/// were added or dropped.
 pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) -> usize {
-    let old: HashMap<PageId, PageMark> = action.pages.iter().copied().zip(action.marks.iter().copied()).collect();
     let touched: HashSet<PageId> = run.iter().copied().collect();
-    let mut kept_after: HashMap<PageId, Vec<(PageId, PageMark)>> = HashMap::new();
+    let mut marks: HashMap<PageId, PageMark> = HashMap::with_capacity(run.len());
+    let mut kept = Vec::with_capacity(action.pages.len());
     let mut dropped = 0;
-    let mut anchor = run[0];
     for (page, mark) in action.pages.iter().zip(&action.marks) {
-        if touched.contains(page) {
-            anchor = *page;
+        let is_touched = touched.contains(page);
+        let misses = if is_touched { 0 } else { mark.misses.saturating_add(1) };
+        if !is_touched && (mark.runs <= 1 || misses >= config.misses_max) {
+            dropped += 1;
             continue;
         }
-        let misses = mark.misses.saturating_add(1);
-        if mark.runs <= 1 || misses >= config.misses_max {
-            dropped += 1;
-        } else {
-            kept_after.entry(anchor).or_default().push((*page, PageMark { misses, ..*mark }));
+        let runs = mark.runs.saturating_add(u32::from(is_touched));
+        marks.insert(*page, PageMark { runs, misses, extra: mark.extra && !is_touched });
+        // Where an extra belongs was a guess, which the run corrects.
+        if !(is_touched && mark.extra) {
+            kept.push(*page);
         }
     }
-    let mut pages = Vec::with_capacity(run.len());
-    let mut marks = Vec::with_capacity(run.len());
-    let mut added = 0;
-    for page in run {
-        let before = old.get(page).copied().unwrap_or_default();
-        added += usize::from(before == PageMark::default());
-        pages.push(*page);
-        marks.push(PageMark { runs: before.runs.saturating_add(1), misses: 0, extra: false });
-        for (kept, mark) in kept_after.remove(page).unwrap_or_default() {
-            pages.push(kept);
-            marks.push(mark);
-        }
-    }
+    let changed = dropped + run.iter().filter(|page| !marks.contains_key(page)).count();
+    let mut pages = if is_same_order(&kept, run) { woven(&kept, run) } else { woven(run, &kept) };
     pages.truncate(config.action_pages_max);
-    marks.truncate(config.action_pages_max);
-    let changed = added + dropped;
-    // Two runs of one program never have quite the same order. Once an exact run has confirmed the
-    // action, another order of the same pages is no reason for a new revision, which would cost its
-    // bundle.
-    let same_pages = added == 0 && touched.len() == action.pages.len();
-    if same_pages && action.stable && action.runs > 1 && !reordered(&action.pages, run) {
-        for mark in &mut action.marks {
-            *mark = PageMark { runs: mark.runs.saturating_add(1), misses: 0, extra: false };
-        }
-        action.runs = action.runs.saturating_add(1);
-        return 0;
-    }
     if pages != action.pages {
         action.revision = action.revision.wrapping_add(1);
     }
+    let new = PageMark { runs: 1, misses: 0, extra: false };
+    action.marks = pages.iter().map(|page| marks.get(page).copied().unwrap_or(new)).collect();
     action.stable = changed * 100 <= pages.len() * config.stable_percent as usize;
     action.pages = pages;
-    action.marks = marks;
     action.runs = action.runs.saturating_add(1);
     changed
-}
-
-/// Whether most pages lie more than a segment from where they lay: two runs of one program do not
-/// differ like that. Both orders have the same pages.
-fn reordered(old: &[PageId], new: &[PageId]) -> bool {
-    let before: HashMap<PageId, usize> = old.iter().enumerate().map(|(position, page)| (*page, position)).collect();
-    let moved = new.iter().enumerate().filter(|(position, page)| {
-        before.get(page).is_none_or(|before| before.abs_diff(*position) > units::SEGMENT_PAGES_MAX)
-    });
-    moved.count() * 2 > new.len()
 }
 
 /// Adds the pages that a run missed, each behind its anchor, in the order given. Returns how many

@@ -61,60 +61,65 @@ fn the_first_run_becomes_an_action_without_duplicates() {
 }
 
 #[test]
-fn the_newest_exact_order_wins_and_kept_pages_follow_their_neighbours() {
+fn pages_keep_their_order_and_new_ones_follow_their_neighbours() {
     let (mut set, config) = new_set();
     let id = set.learn(&pages(1, 0..10), &config).action.unwrap();
     assert_eq!(set.learn(&pages(1, 0..10), &config).outcome, Outcome::Refined(0));
-    // Seen twice, so one run without 4 keeps it behind 3, where it was.
-    let change = set.learn(&pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7, 10]), &config);
+    // Seen twice, so one run without 4 keeps it.
+    let change = set.learn(&pages(1, [0, 2, 1, 3, 5, 20, 6, 9, 7, 8]), &config);
     assert_eq!((change.outcome, change.action), (Outcome::Refined(1), Some(id)));
     let action = set.get(id).unwrap();
-    assert_eq!(action.pages, pages(1, [0, 2, 1, 3, 4, 5, 6, 9, 8, 7, 10]));
+    assert_eq!(action.pages, pages(1, [0, 1, 2, 3, 4, 5, 20, 6, 7, 8, 9]));
     assert_eq!(action.marks[4], PageMark { runs: 2, misses: 1, extra: false });
     assert_eq!((action.revision, action.runs), (1, 3));
-    // A second run in a row without it drops it.
-    set.learn(&pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7, 10]), &config);
-    assert_eq!(set.get(id).unwrap().pages, pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7, 10]));
-    // Page 10 is seen twice now; page 11 once, so one run without it is enough.
-    set.learn(&pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7, 10, 11]), &config);
+    // A second run in a row without it drops it. Page 20 was seen once, so one run is enough.
     set.learn(&pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7]), &config);
-    assert_eq!(set.get(id).unwrap().pages, pages(1, [0, 2, 1, 3, 5, 6, 9, 8, 7, 10]));
+    assert_eq!(set.get(id).unwrap().pages, pages(1, [0, 1, 2, 3, 5, 6, 7, 8, 9]));
 }
 
 #[test]
-fn another_order_of_the_same_pages_is_no_revision_once_the_action_is_confirmed() {
+fn a_run_that_needs_pages_elsewhere_moves_none_of_them() {
+    let (mut set, config) = new_set();
+    let id = set.learn(&pages(1, 0..1000), &config).action.unwrap();
+    // It needs the last sixty pages early, and some others with them.
+    let moved = [pages(1, 0..100), pages(1, 940..970), pages(2, 0..5), pages(1, 970..1000), pages(1, 100..940)];
+    set.learn(&moved.concat(), &config);
+    let expected = [pages(1, 0..100), pages(2, 0..5), pages(1, 100..1000)].concat();
+    assert_eq!(set.get(id).unwrap().pages, expected);
+}
+
+#[test]
+fn another_order_of_the_same_pages_is_no_revision() {
     let (mut set, config) = new_set();
     let id = set.learn(&pages(1, 0..40), &config).action.unwrap();
     let swapped = |at: u32| {
-        pages(
-            1,
-            (0..40).map(|page| {
-                if page == at {
-                    at + 1
-                } else if page == at + 1 {
-                    at
-                } else {
-                    page
-                }
-            }),
-        )
+        let mut order = pages(1, 0..40);
+        order.swap(at as usize, at as usize + 1);
+        order
     };
-    // The first exact run after that it was learned from still corrects the order.
-    set.learn(&swapped(5), &config);
+    for at in [5, 9] {
+        assert_eq!(set.learn(&swapped(at), &config).outcome, Outcome::Refined(0));
+    }
     let action = set.get(id).unwrap();
-    assert!(action.stable && action.pages == swapped(5));
-    assert_eq!((action.revision, action.runs), (1, 2));
-    assert_eq!(set.learn(&swapped(9), &config).outcome, Outcome::Refined(0));
-    let action = set.get(id).unwrap();
-    assert_eq!((action.revision, action.runs, &action.pages), (1, 3, &swapped(5)));
-    assert!(action.marks.iter().all(|mark| mark.runs == 3));
-    // A page that went does make a revision, and takes the new order with it.
+    assert_eq!((action.revision, action.runs, &action.pages), (0, 3, &pages(1, 0..40)));
+    assert!(action.stable && action.marks.iter().all(|mark| mark.runs == 3));
+    // A page that went does make a revision.
     let mut less = swapped(20);
     less.pop();
     for _ in 0..config.misses_max {
         set.learn(&less, &config);
     }
-    assert_eq!(set.get(id).unwrap().pages, less);
+    assert_eq!((set.get(id).unwrap().revision, &set.get(id).unwrap().pages), (1, &pages(1, 0..39)));
+}
+
+#[test]
+fn an_exact_run_puts_an_extra_where_it_belongs() {
+    let (mut set, config) = new_set();
+    let id = set.learn(&pages(1, 0..40), &config).action.unwrap();
+    set.extend(id, &[Extra { after: pages(1, [2])[0], page: pages(2, [0])[0] }], &config);
+    let run = [pages(1, 0..30), pages(2, [0]), pages(1, 30..40)].concat();
+    set.learn(&run, &config);
+    assert_eq!(set.get(id).unwrap().pages, run);
 }
 
 #[test]
