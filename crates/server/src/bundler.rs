@@ -16,7 +16,7 @@ use store::{Listed, Store};
 use units::ActionId;
 
 use crate::builders::lower_priority;
-use crate::bundle::policy::{Grade, Start};
+use crate::bundle::policy::{Forms, Start};
 use crate::bundle::{Bundle, PIECE_PAGES_MAX, Recipe, build, folder, key};
 use crate::error::Failure;
 use crate::lock::locked;
@@ -32,9 +32,9 @@ const NICENESS: i32 = 10;
 /// Bundles of one image. The actions used last have one.
 const BUNDLES_MAX: usize = 256;
 
-/// All bundles of an image, with each page in two codecs, take at most this many times the room of
-/// its file. Programs share pages, so more than once is of use; but everyone who may touch pages
-/// decides what is bundled.
+/// All bundles of an image, with each page in up to three codecs, take at most this many times the
+/// room of its file. Programs share pages, so more than once is of use; but everyone who may touch
+/// pages decides what is bundled.
 const IMAGE_SHARE: u64 = 4;
 
 /// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
@@ -84,7 +84,7 @@ enum Work {
     /// Open the bundle that the store has; without one, count the starts that nobody counted.
     Open,
     /// Make one.
-    Build(Grade),
+    Build(Forms),
 }
 
 impl Bundler {
@@ -119,19 +119,19 @@ impl Bundler {
             } else if let (Some((pages, uses)), Some(bundle)) = (found, bundle) {
                 // What the run has found is pushed live from the next start on.
                 let live_pages = bundle.fit(&pages).lacking as u32;
-                let (count, held) = (pages.len() as u32, Some(bundle.grade));
+                let (count, held) = (pages.len() as u32, Some(bundle.forms));
                 let start = Start { live_pages, held_pages: count - live_pages, held, ..Start::default() };
                 image.bundles.foresee(action, count, uses, &start);
             }
         }
-        for (action, grade) in image.bundles.take_all_due() {
-            self.build(image, action, grade);
+        for (action, forms) in image.bundles.take_all_due() {
+            self.build(image, action, forms);
         }
     }
 
     /// Orders a new bundle of an action.
-    pub fn build(&self, image: &Arc<Published>, action: ActionId, grade: Grade) {
-        self.order(image, action, Work::Build(grade));
+    pub fn build(&self, image: &Arc<Published>, action: ActionId, forms: Forms) {
+        self.order(image, action, Work::Build(forms));
     }
 
     /// Opens the bundles of an image, that of the action used last first.
@@ -225,7 +225,7 @@ impl Worker {
     }
 
     fn work(&self, image: &Published, job: &Job) {
-        let recipe = |grade| {
+        let recipe = |forms| {
             let predictor = locked(&image.predictor);
             let segment_pages = predictor.config().segment_pages;
             predictor.action(job.action).map(|found| Recipe {
@@ -233,17 +233,17 @@ impl Worker {
                 action: job.action,
                 pages: found.pages.as_slice().into(),
                 piece_pages: segment_pages.clamp(1, PIECE_PAGES_MAX),
-                grade,
+                forms,
             })
         };
-        let grade = match job.work {
+        let forms = match job.work {
             Work::Open => {
                 self.open(image, job.action);
                 image.bundles.take_due(job.action)
             }
-            Work::Build(grade) => Some(grade),
+            Work::Build(forms) => Some(forms),
         };
-        let done = grade.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
+        let done = forms.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
         if let Err(failure) = done {
             self.metrics.bundles_failed.one();
             self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));

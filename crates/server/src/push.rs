@@ -260,14 +260,14 @@ impl PagePusher {
                 match bundled.step(piece, &lacks, &speed) {
                     Step::Skip => None,
                     Step::Whole(codec) => Some((wanted, Coding::Bundle { bundle, piece, codec })),
-                    Step::Some(pages) => Some((pages, Coding::Live(LiveCoding::Independent))),
+                    Step::Some(codec, pages) => Some((pages, Coding::Live(LiveCoding::Independent(codec)))),
                 }
             }
             source => {
                 let lacking = lacks(&wanted);
                 let pages: Vec<PageId> =
                     wanted.into_iter().zip(lacking).filter(|(_, lacks)| *lacks).map(|(page, _)| page).collect();
-                (!pages.is_empty()).then(|| (pages, Coding::Live(source.take_coding())))
+                (!pages.is_empty()).then(|| (pages, Coding::Live(source.take_coding(&speed))))
             }
         };
         let pages = work.as_ref().map_or(0, |(pages, _)| pages.len());

@@ -130,13 +130,13 @@ impl Shared {
     /// A bundle turned out to be damaged: delete it and make it anew, on a blocking thread.
     pub fn replace_bundle(self: &Arc<Self>, image: Arc<Published>, action: ActionId, key: String) {
         // Two connections may meet the same damage.
-        let Some(grade) = image.bundles.discard(action) else { return };
+        let Some(forms) = image.bundles.discard(action) else { return };
         let shared = self.clone();
         tokio::task::spawn_blocking(move || {
             if let Err(error) = shared.store().delete(&key) {
                 shared.log.warning(format_args!("a damaged bundle stays: {error}"));
             } else if let Some(bundler) = &shared.bundler {
-                bundler.build(&image, action, grade);
+                bundler.build(&image, action, forms);
             }
         });
     }

@@ -1,21 +1,23 @@
 //! What a pushed byte costs a device, on its link and on its processor.
 //!
-//! A program waits for both: the device decodes on the processor that the program needs. So pieces
-//! are pushed in the codec whose bytes take the least time of the link and the decoder together.
-//! zstd takes two thirds of the bytes of LZ4 and four times its instructions: over a link of less
-//! than 80 Mbit/s it wins on a processor of 10^9 instructions a second.
+//! The link carries later pages while the processor decodes those that came, checks them, stores
+//! them and runs the program that reads them. So pages take the longer of the two times, and pieces
+//! are pushed in the codec for which that is least. On a processor of 10^9 instructions a second
+//! zstd wins over links of up to 90 Mbit/s, where the link is all that counts; not compressed at
+//! all from 370 Mbit/s on, where only the processor does; LZ4 between them.
 //!
 //! The rate of the link is measured by pushes. Before the first one, a device whose round trip is
 //! less than [`NEAR`], as it says, is taken to be on a LAN, and others to have a usual link.
 
 use std::time::Duration;
 
+use units::PAGE_BYTES;
+
 /// Rate of a link that nobody measured, in bytes a second: 25 Mbit/s.
 pub(crate) const LINK_RATE: u64 = 3_125_000;
 
-/// The same for a device that is near: a tenth of what a LAN carries. Pushes that wait for a slow
-/// processor get no more.
-const NEAR_RATE: u64 = 12_500_000;
+/// The same for a device that is near: a fifth of what a LAN carries.
+const NEAR_RATE: u64 = 25_000_000;
 
 /// Round trips of devices that are near.
 pub(crate) const NEAR: Duration = Duration::from_millis(2);
@@ -28,12 +30,25 @@ const LINK_RATE_MIN: u64 = 1_000;
 const ZSTD_RATE: u32 = 56_448;
 const LZ4_RATE: u32 = 217_014;
 
-/// The codecs of pieces that were compressed before they were needed. The number is their place in
-/// a bundle.
+/// What a page comes to in LZ4 on average, in bytes.
+const LZ4_PAGE_BYTES: u64 = 1_950;
+
+/// What a device does with a page beside decoding it, in percent of the time in which it decodes it
+/// from LZ4: 18 instructions a byte to check and store it and to run the program (Java; Python
+/// takes twice as many).
+const USE_PERCENT: u64 = 400;
+
+/// The codecs of pieces that were made before they were needed. The number is their place in a
+/// bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushCodec {
     Zstd = 0,
     Lz4 = 1,
+    Stored = 2,
+}
+
+impl PushCodec {
+    pub const ALL: [PushCodec; 3] = [PushCodec::Zstd, PushCodec::Lz4, PushCodec::Stored];
 }
 
 /// What is known of the link to a device, and of its processor.
@@ -87,12 +102,13 @@ pub(crate) struct Speed {
     /// Bytes a second.
     link: u64,
     /// KiB a second.
-    decodes: [u64; 2],
+    zstd: u64,
+    lz4: u64,
 }
 
 impl Speed {
     fn new(link: u64, zstd: u64, lz4: u64) -> Speed {
-        Speed { link: link.max(LINK_RATE_MIN), decodes: [zstd.max(1), lz4.max(1)] }
+        Speed { link: link.max(LINK_RATE_MIN), zstd: zstd.max(1), lz4: lz4.max(1) }
     }
 
     /// A link of `rate` bytes a second, and a usual device.
@@ -100,11 +116,25 @@ impl Speed {
         Speed::new(rate.unwrap_or(LINK_RATE), ZSTD_RATE.into(), LZ4_RATE.into())
     }
 
-    /// Time until `bytes` that hold `raw_bytes` have come and are decoded, in nanoseconds.
+    /// Time that `bytes` take which hold `raw_bytes`: of the link, or of the device's processor if
+    /// that is longer. In nanoseconds.
     pub fn nanos(&self, codec: PushCodec, bytes: u64, raw_bytes: u64) -> u64 {
         let on_link = u128::from(bytes) * 1_000_000_000 / u128::from(self.link);
-        let decoding = u128::from(raw_bytes) * 1_000_000_000 / 1024 / u128::from(self.decodes[codec as usize]);
-        u64::try_from(on_link + decoding).unwrap_or(u64::MAX)
+        let at = |rate: u64| u128::from(raw_bytes) * 1_000_000_000 / 1024 / u128::from(rate);
+        let decoding = match codec {
+            PushCodec::Zstd => at(self.zstd),
+            PushCodec::Lz4 => at(self.lz4),
+            PushCodec::Stored => 0,
+        };
+        let using = at(self.lz4) * u128::from(USE_PERCENT) / 100;
+        u64::try_from(on_link.max(decoding + using)).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the link is so fast that pages come sooner if nobody compresses them.
+    pub fn prefers_stored(&self) -> bool {
+        let raw_bytes = PAGE_BYTES as u64;
+        let lz4 = self.nanos(PushCodec::Lz4, LZ4_PAGE_BYTES, raw_bytes);
+        self.nanos(PushCodec::Stored, raw_bytes, raw_bytes) < lz4
     }
 }
 
@@ -115,17 +145,20 @@ mod tests {
     /// The codec of a MiB of code, with the ratios of the measurement.
     fn codec(speed: Speed) -> PushCodec {
         let raw = 1 << 20;
-        let (zstd, lz4) = (raw * 10 / 41, raw * 10 / 27);
-        let is_lz4 = speed.nanos(PushCodec::Lz4, lz4, raw) < speed.nanos(PushCodec::Zstd, zstd, raw);
-        if is_lz4 { PushCodec::Lz4 } else { PushCodec::Zstd }
+        let bytes = [raw * 10 / 41, raw * 10 / 27, raw];
+        let all = PushCodec::ALL.into_iter().zip(bytes);
+        all.min_by_key(|(codec, bytes)| speed.nanos(*codec, *bytes, raw)).unwrap().0
     }
 
     #[test]
-    fn fast_links_and_slow_processors_want_lz4() {
+    fn the_faster_the_link_and_the_slower_the_processor_the_less_is_compressed() {
         let megabits = |rate: u64| Known::default().speed(Some(rate * 125_000));
         assert_eq!(codec(megabits(25)), PushCodec::Zstd);
-        assert_eq!(codec(megabits(75)), PushCodec::Zstd);
-        assert_eq!(codec(megabits(85)), PushCodec::Lz4);
+        assert_eq!(codec(megabits(80)), PushCodec::Zstd);
+        assert_eq!(codec(megabits(100)), PushCodec::Lz4);
+        assert_eq!(codec(megabits(300)), PushCodec::Lz4);
+        assert_eq!(codec(megabits(400)), PushCodec::Stored);
+        assert!(megabits(400).prefers_stored() && !megabits(300).prefers_stored());
         let processor = |percent: u64, rate: u64| {
             let mut known = Known::default();
             known.told(0, (u64::from(ZSTD_RATE) * percent / 100) as u32, 0);
@@ -133,7 +166,9 @@ mod tests {
         };
         assert_eq!(codec(processor(300, 200)), PushCodec::Zstd);
         assert_eq!(codec(processor(300, 1000)), PushCodec::Lz4);
+        assert_eq!(codec(processor(300, 2000)), PushCodec::Stored);
         assert_eq!(codec(processor(25, 25)), PushCodec::Lz4);
+        assert_eq!(codec(processor(25, 100)), PushCodec::Stored);
     }
 
     #[test]
@@ -155,7 +190,8 @@ mod tests {
             let mut known = Known::default();
             known.told(0, zstd, lz4);
             for rate in [0, 1, u64::MAX] {
-                known.speed(Some(rate)).nanos(PushCodec::Zstd, u64::MAX, u64::MAX);
+                let speed = known.speed(Some(rate));
+                PushCodec::ALL.iter().for_each(|codec| assert!(speed.nanos(*codec, u64::MAX, u64::MAX) > 0));
             }
         }
     }

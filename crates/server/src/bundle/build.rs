@@ -33,7 +33,9 @@ pub(crate) fn build(
     if pieces == 0 || pieces > PIECES_MAX || recipe.pages.len() > PAGES_MAX as usize {
         return Err(Failure::bad_request(format!("an action of {} pages cannot be a bundle", recipe.pages.len())));
     }
-    if !has_room(store, (recipe.pages.len() * PAGE_BYTES) as u64) {
+    // Compressed twice, pages rarely take more than once.
+    let copies = if recipe.forms.stored { 2 } else { 1 };
+    if !has_room(store, (recipe.pages.len() * PAGE_BYTES * copies) as u64) {
         return Err(Failure::new(ErrorCode::NoSpace, "the disk of the store has too little room left for it"));
     }
     let mut upload = store.create()?;
@@ -52,17 +54,17 @@ pub(crate) fn build(
     let table_bytes = table.as_bytes();
     let list: Vec<u8> = recipe.pages.iter().flat_map(|page| page.to_u64().to_le_bytes()).collect();
     let list_offset = (size_of::<Header>() + table_bytes.len()) as u64;
-    let body_bytes = table.iter().map(|piece| u64::from(piece.zstd.bytes.get()) + u64::from(piece.lz4.bytes.get()));
+    let body_bytes = table.iter().flat_map(|piece| [piece.zstd, piece.lz4, piece.stored]);
     let mut header = Header {
         magic: format::MAGIC,
         version: format::VERSION.into(),
         window_log: WINDOW_LOG,
-        level: recipe.grade.level(),
+        level: recipe.forms.grade.level(),
         piece_count: pieces.into(),
         piece_pages: recipe.piece_pages.into(),
         page_count: (recipe.pages.len() as u32).into(),
         restart_pieces: recipe.restart_pieces().into(),
-        body_bytes: body_bytes.sum::<u64>().into(),
+        body_bytes: body_bytes.map(|coded| u64::from(coded.bytes.get())).sum::<u64>().into(),
         action: recipe.action.0.into(),
         image: recipe.image.0,
         pages_hash: *blake3::hash(&list).as_bytes(),
@@ -94,7 +96,7 @@ impl Recipe {
     }
 }
 
-/// Compresses every piece twice, and writes them behind the room for header, table and list.
+/// Makes every piece in each codec, and writes them behind the room for header, table and list.
 /// `false` if it was stopped.
 fn write_pieces(
     upload: &mut dyn Upload,
@@ -103,13 +105,14 @@ fn write_pieces(
     stop: &dyn Fn() -> bool,
     table: &mut Vec<Piece>,
 ) -> Result<bool, Failure> {
-    let mut encoder = StreamEncoder::new(recipe.grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
+    let grade = recipe.forms.grade;
+    let mut encoder = StreamEncoder::new(grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
     let mut offset = body_offset(recipe.piece_count(), recipe.pages.len() as u32);
-    let (mut raw, mut stored) = (Vec::new(), Vec::new());
+    let (mut raw, mut compressed) = (Vec::new(), Vec::new());
     let pieces: Vec<&[PageId]> = recipe.pages.chunks(recipe.piece_pages as usize).collect();
     for group in pieces.chunks(recipe.restart_pieces() as usize) {
         encoder.restart().map_err(failed)?;
-        let (mut zstd, mut lz4) = (Group::default(), Group::default());
+        let (mut zstd, mut lz4, mut plain) = (Group::default(), Group::default(), Group::default());
         for (index, pages) in group.iter().enumerate() {
             if stop() {
                 return Ok(false);
@@ -118,16 +121,19 @@ fn write_pieces(
             for page in *pages {
                 read(*page, &mut raw)?;
             }
-            encoder.piece(&raw, &mut stored).map_err(failed)?;
+            encoder.piece(&raw, &mut compressed).map_err(failed)?;
             let form = if index == 0 { PieceForm::ZstdBegins } else { PieceForm::ZstdContinues };
-            zstd.add(&with_form(form, &stored))?;
-            lz4.add(&independent(&raw, recipe.grade.lz4_level())?)?;
+            let piece = Piece {
+                zstd: zstd.add(&with_form(form, &compressed))?,
+                lz4: lz4.add(&independent(&raw, grade.lz4_level())?)?,
+                stored: if recipe.forms.stored { plain.add(&stored(&raw))? } else { Coded::default() },
+            };
+            table.push(piece);
         }
-        for group in [&zstd, &lz4] {
+        for group in [zstd, lz4, plain] {
             upload.write_at(offset, &group.bytes)?;
             offset += group.bytes.len() as u64;
         }
-        table.extend(zstd.pieces.iter().zip(&lz4.pieces).map(|(zstd, lz4)| Piece { zstd: *zstd, lz4: *lz4 }));
     }
     Ok(true)
 }
@@ -136,27 +142,29 @@ fn write_pieces(
 #[derive(Default)]
 struct Group {
     bytes: Vec<u8>,
-    pieces: Vec<Coded>,
 }
 
 impl Group {
-    fn add(&mut self, piece: &[u8]) -> Result<(), Failure> {
+    fn add(&mut self, piece: &[u8]) -> Result<Coded, Failure> {
         self.bytes.extend_from_slice(piece);
         if piece.len() > wire::format::PUSH_BYTES_MAX {
             return Err(Failure::new(wire::ErrorCode::Internal, "a piece of a bundle is longer than a push frame"));
         }
-        self.pieces.push(Coded { bytes: (piece.len() as u32).into(), hash: piece_hash(piece) });
-        Ok(())
+        Ok(Coded { bytes: (piece.len() as u32).into(), hash: piece_hash(piece) })
     }
 }
 
 /// A piece that needs no other, as a push frame carries it: LZ4 at this level if that makes it
 /// shorter.
 pub(crate) fn independent(raw: &[u8], level: i32) -> Result<Vec<u8>, Failure> {
-    let mut stored = Vec::new();
-    codec::encode(Codec::Lz4, level, raw, &mut stored).map_err(failed)?;
-    let is_shorter = stored.len() < raw.len();
-    Ok(if is_shorter { with_form(PieceForm::Lz4, &stored) } else { with_form(PieceForm::Stored, raw) })
+    let mut lz4 = Vec::new();
+    codec::encode(Codec::Lz4, level, raw, &mut lz4).map_err(failed)?;
+    Ok(if lz4.len() < raw.len() { with_form(PieceForm::Lz4, &lz4) } else { stored(raw) })
+}
+
+/// A piece that is not compressed, as a push frame carries it.
+pub(crate) fn stored(raw: &[u8]) -> Vec<u8> {
+    with_form(PieceForm::Stored, raw)
 }
 
 fn with_form(form: PieceForm, stored: &[u8]) -> Vec<u8> {

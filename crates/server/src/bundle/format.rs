@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAGIC: [u8; 8] = *b"RUNNELb1";
 
 /// The one version that is read. Version 1 had no list of pages, version 2 was one zstd stream from
-/// the first page to the last; their files are made anew.
-pub const VERSION: u16 = 3;
+/// the first page to the last, version 3 had no uncompressed pieces; their files are made anew.
+pub const VERSION: u16 = 4;
 
 /// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages
 /// are the shortest.
@@ -62,9 +62,10 @@ pub struct Header {
     pub header_hash: [u8; 16],
 }
 
-/// One entry of the table that follows the header: a piece in both codecs, each as a push frame
-/// carries it. The list of pages follows the table, 8 bytes a page. The pieces follow the list
-/// without gaps: for each restart point those of zstd up to the next one, then those of LZ4.
+/// One entry of the table that follows the header: a piece in each codec, as a push frame carries
+/// it. The list of pages follows the table, 8 bytes a page. The pieces follow the list without
+/// gaps: for each restart point those of zstd up to the next one, then those of LZ4, then the
+/// uncompressed ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Piece {
@@ -72,10 +73,12 @@ pub struct Piece {
     pub zstd: Coded,
     /// By itself.
     pub lz4: Coded,
+    /// Uncompressed. Of no bytes in all pieces of a bundle that no device on a fast link asked for.
+    pub stored: Coded,
 }
 
 /// One piece in one codec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Coded {
     /// Bytes, the one of the form included.
@@ -85,5 +88,5 @@ pub struct Coded {
 }
 
 const _: () = assert!(size_of::<Header>() == 156);
-const _: () = assert!(size_of::<Piece>() == 40);
+const _: () = assert!(size_of::<Piece>() == 60);
 const _: () = assert!(PIECE_PAGES_MAX as usize == units::SEGMENT_PAGES_MAX);

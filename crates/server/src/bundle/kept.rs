@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use units::ActionId;
 
 use super::Bundle;
-use super::policy::{Account, Grade, Start};
+use super::policy::{Account, Forms, Start};
 use crate::lock::locked;
 
 /// Bundles by action. An old bundle stays until a new one is there.
@@ -28,10 +28,10 @@ struct Kept {
 }
 
 impl Kept {
-    fn take_due(&mut self) -> Option<Grade> {
-        let grade = self.account.due(self.pages, self.uses)?;
+    fn take_due(&mut self) -> Option<Forms> {
+        let forms = self.account.due(self.pages, self.uses)?;
         self.account = Account::default();
-        Some(grade)
+        Some(forms)
     }
 }
 
@@ -68,9 +68,9 @@ impl Bundles {
         locked(&self.by_action).remove(&action);
     }
 
-    /// The bundle is damaged; returns its grade.
-    pub fn discard(&self, action: ActionId) -> Option<Grade> {
-        locked(&self.by_action).get_mut(&action)?.bundle.take().map(|bundle| bundle.grade)
+    /// The bundle is damaged; returns its forms.
+    pub fn discard(&self, action: ActionId) -> Option<Forms> {
+        locked(&self.by_action).get_mut(&action)?.bundle.take().map(|bundle| bundle.forms)
     }
 
     /// A start was pushed pages of an action that has `pages` in all.
@@ -91,12 +91,12 @@ impl Bundles {
 
     /// The bundle of an action that pays now. It is told once: what was saved so far is spent with
     /// it.
-    pub fn take_due(&self, action: ActionId) -> Option<Grade> {
+    pub fn take_due(&self, action: ActionId) -> Option<Forms> {
         locked(&self.by_action).get_mut(&action)?.take_due()
     }
 
     /// All bundles that pay now, each told once.
-    pub fn take_all_due(&self) -> Vec<(ActionId, Grade)> {
+    pub fn take_all_due(&self) -> Vec<(ActionId, Forms)> {
         let mut by_action = locked(&self.by_action);
         by_action.iter_mut().filter_map(|(action, kept)| Some((*action, kept.take_due()?))).collect()
     }

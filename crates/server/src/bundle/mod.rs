@@ -3,10 +3,11 @@
 //! Idea (beyond SYSFLOW): a learned action is pushed many times. So its pages are compressed once.
 //! To push them then takes one sequential read of the file and no compression.
 //!
-//! A bundle has every piece in two codecs. One zstd context over many pieces takes the fewest
+//! A bundle has every piece in several codecs. One zstd context over many pieces takes the fewest
 //! bytes; it begins anew at restart points ([`RESTART_BYTES`]). LZ4 decodes at a quarter of the
-//! instructions, and its pieces need no others. So a push can begin at any piece, leave out pieces,
-//! and change the codec ([`choose`](crate::push)).
+//! instructions, and its pieces need no others. Pieces that are not compressed are for fast links
+//! ([`speed`](crate::speed)), and made if there are such ([`policy`]). So a push can begin at any
+//! piece, leave out pieces, and change the codec ([`choose`](crate::push)).
 //!
 //! An action changes a little with nearly every run. A bundle lists its own pages, so it stays
 //! correct when its action changes: pages that it lacks are compressed live beside it
@@ -34,13 +35,16 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::blocks::BlockCache;
 use crate::error::Failure;
 use crate::speed::PushCodec;
-pub(crate) use build::{build, independent};
+pub(crate) use build::{build, independent, stored};
 pub(crate) use format::PIECE_PAGES_MAX;
 use format::{Coded, Header, PAGES_MAX, PIECE_HASH_BYTES, PIECES_MAX, Piece, RESTART_PIECES_MAX};
-use policy::{Grade, LIVE_PAGE_BYTES};
+use policy::{Forms, Grade, LIVE_PAGE_BYTES};
 
 /// Bytes of a page in the list.
 const PAGE_NUMBER_BYTES: usize = 8;
+
+/// Codecs of a piece.
+const CODECS: usize = PushCodec::ALL.len();
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
@@ -52,7 +56,7 @@ pub(crate) struct Bundle {
     serial: u64,
     /// Base-2 logarithm of the zstd window.
     pub window_log: u8,
-    pub grade: Grade,
+    pub forms: Forms,
     /// Pages of a full piece.
     pub piece_pages: u32,
     /// Pieces between two restart points.
@@ -62,9 +66,9 @@ pub(crate) struct Bundle {
     /// The same pages by number, each with its position.
     sorted: Vec<(PageId, u32)>,
     object: Arc<dyn Object>,
-    pieces: Vec<[Place; 2]>,
+    pieces: Vec<[Place; CODECS]>,
     /// Whether each piece was verified since the bundle was opened.
-    verified: Vec<[AtomicBool; 2]>,
+    verified: Vec<[AtomicBool; CODECS]>,
 }
 
 /// Where a piece lies in one codec.
@@ -82,7 +86,7 @@ pub(crate) struct Recipe {
     pub action: ActionId,
     pub pages: Arc<[PageId]>,
     pub piece_pages: u32,
-    pub grade: Grade,
+    pub forms: Forms,
 }
 
 /// How a bundle and an action's pages of today go together.
@@ -132,6 +136,7 @@ impl Bundle {
         if object.len() != end || header.body_bytes.get() != end - start {
             return Err(wrong("it is cut short or followed by something else"));
         }
+        let is_stored = found.iter().all(|places| places[PushCodec::Stored as usize].bytes > 0);
         let pages: Arc<[PageId]> =
             list.as_chunks().0.iter().map(|bytes| PageId::from_u64(u64::from_le_bytes(*bytes))).collect();
         let mut sorted: Vec<(PageId, u32)> = pages.iter().copied().zip(0..).collect();
@@ -140,7 +145,7 @@ impl Bundle {
             key,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             window_log: header.window_log,
-            grade: Grade::of(header.level),
+            forms: Forms { grade: Grade::of(header.level), stored: is_stored },
             piece_pages: header.piece_pages.get(),
             restart_pieces: header.restart_pieces.get(),
             pages,
@@ -240,12 +245,18 @@ impl Bundle {
     }
 
     fn cache_key(&self, index: u32, codec: PushCodec) -> (u64, u32) {
-        (self.serial, index * 2 + codec as u32)
+        (self.serial, index * CODECS as u32 + codec as u32)
     }
 
     fn place(&self, index: u32, codec: PushCodec) -> Result<Place, Failure> {
         let place = self.pieces.get(index as usize).map(|places| places[codec as usize]);
-        place.ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index}")))
+        let place = place.filter(|place| place.bytes > 0);
+        place.ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index} in {codec:?}")))
+    }
+
+    /// Whether it has pieces in this codec.
+    pub fn has(&self, codec: PushCodec) -> bool {
+        codec != PushCodec::Stored || self.forms.stored
     }
 
     /// Bytes of a piece; 0 if there is none.
@@ -253,21 +264,22 @@ impl Bundle {
         self.place(index, codec).map_or(0, |place| place.bytes.into())
     }
 
-    /// Bytes of a range of pieces in the codec that takes fewer, as far as they exist.
+    /// Bytes of a range of pieces in the codec that takes fewest, as far as they exist.
     pub fn bytes_of(&self, pieces: std::ops::RangeInclusive<u32>) -> usize {
         let count = (pieces.end() + 1).saturating_sub(*pieces.start()) as usize;
         let some = self.pieces.iter().skip(*pieces.start() as usize).take(count);
-        some.map(|places| places.iter().map(|place| place.bytes as usize).min().unwrap_or(0)).sum()
+        some.map(|places| places.iter().map(|place| place.bytes as usize).filter(|bytes| *bytes > 0).min().unwrap_or(0))
+            .sum()
     }
 
     /// What a page of it comes to in a live stream, in bytes, on average.
     pub fn live_page_bytes(&self) -> u64 {
         let zstd: u64 = self.pieces.iter().map(|places| u64::from(places[PushCodec::Zstd as usize].bytes)).sum();
         let page_bytes = zstd / (self.pages.len() as u64).max(1);
-        page_bytes * LIVE_PAGE_BYTES / self.grade.page_bytes(PushCodec::Zstd)
+        page_bytes * LIVE_PAGE_BYTES / self.forms.grade.page_bytes(PushCodec::Zstd)
     }
 
-    /// Bytes of the pieces in both codecs.
+    /// Bytes of the pieces in all codecs.
     pub fn body_bytes(&self) -> u64 {
         self.pieces.iter().flatten().map(|place| u64::from(place.bytes)).sum()
     }
@@ -305,7 +317,7 @@ fn read_header(
 }
 
 /// Where the pieces of a table lie, of which the first is at `start`, and where they end.
-fn places(table: &[u8], restart_pieces: u32, start: u64) -> Result<(Vec<[Place; 2]>, u64), &'static str> {
+fn places(table: &[u8], restart_pieces: u32, start: u64) -> Result<(Vec<[Place; CODECS]>, u64), &'static str> {
     let (mut offset, mut found) = (start, Vec::with_capacity(table.len() / size_of::<Piece>()));
     for group in table.chunks(restart_pieces.max(1) as usize * size_of::<Piece>()) {
         let pieces: Result<Vec<Piece>, _> =
@@ -319,9 +331,11 @@ fn places(table: &[u8], restart_pieces: u32, start: u64) -> Result<(Vec<[Place; 
             offset += u64::from(bytes);
             Ok(Place { offset: offset - u64::from(bytes), bytes, hash: coded.hash })
         };
-        let zstd: Vec<Place> = pieces.iter().map(|piece| place(&piece.zstd)).collect::<Result<_, _>>()?;
-        let lz4: Vec<Place> = pieces.iter().map(|piece| place(&piece.lz4)).collect::<Result<_, _>>()?;
-        found.extend(zstd.into_iter().zip(lz4).map(|(zstd, lz4)| [zstd, lz4]));
+        let mut all =
+            |coded: fn(&Piece) -> &Coded| pieces.iter().map(coded).map(&mut place).collect::<Result<Vec<_>, _>>();
+        let (zstd, lz4) = (all(|piece| &piece.zstd)?, all(|piece| &piece.lz4)?);
+        let stored = all(|piece| &piece.stored)?;
+        found.extend(zstd.into_iter().zip(lz4).zip(stored).map(|((zstd, lz4), stored)| [zstd, lz4, stored]));
     }
     Ok((found, offset))
 }

@@ -92,7 +92,26 @@ impl Grade {
             (Grade::Best, PushCodec::Zstd) => 1_280,
             (Grade::Quick, PushCodec::Lz4) => 1_950,
             (Grade::Best, PushCodec::Lz4) => 1_920,
+            (_, PushCodec::Stored) => PAGE_BYTES as u64,
         }
+    }
+}
+
+/// In which codecs a bundle has its pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forms {
+    /// How hard they are compressed.
+    pub grade: Grade,
+    /// They are there uncompressed, too.
+    pub stored: bool,
+}
+
+impl Forms {
+    /// What a device waits for a page, in nanoseconds: it is sent in the codec that takes least.
+    fn page_nanos(self, speed: &Speed) -> u64 {
+        let codecs = PushCodec::ALL.into_iter().filter(|codec| *codec != PushCodec::Stored || self.stored);
+        let nanos = |codec| speed.nanos(codec, self.grade.page_bytes(codec), PAGE_BYTES as u64);
+        codecs.map(nanos).min().unwrap_or(0)
     }
 }
 
@@ -107,8 +126,8 @@ pub(crate) struct Start {
     pub held_pages: u32,
     /// Pages out of the bundle that the action has no more: they were sent in vain.
     pub surplus_pages: u32,
-    /// Grade of that bundle.
-    pub held: Option<Grade>,
+    /// What that bundle has.
+    pub held: Option<Forms>,
 }
 
 impl Start {
@@ -118,20 +137,22 @@ impl Start {
         Start { live_pages: pages, ..Start::default() }
     }
 
+    /// Whether its link is so fast that pages are best not compressed.
+    fn prefers_stored(&self) -> bool {
+        Speed::of_link(self.rate).prefers_stored()
+    }
+
     /// What this start would have saved with a fresh bundle of `grade`, in nanoseconds of
     /// background processor time.
     fn saving_nanos(&self, grade: Grade) -> i64 {
         let speed = Speed::of_link(self.rate);
-        let waited = |codec, bytes| speed.nanos(codec, bytes, PAGE_BYTES as u64).saturating_mul(WAIT_WORTH);
-        let bundled = |grade: Grade| {
-            let codecs = [PushCodec::Zstd, PushCodec::Lz4];
-            let least = codecs.map(|codec| waited(codec, grade.page_bytes(codec))).into_iter().min();
-            (BUNDLE_PAGE_NANOS + least.unwrap_or(0)) as i64
-        };
+        let worth = |nanos: u64| nanos.saturating_mul(WAIT_WORTH);
+        let bundled = |forms: Forms| (BUNDLE_PAGE_NANOS + worth(forms.page_nanos(&speed))) as i64;
         // For the compressor it waits, too.
-        let live = (LIVE_PAGE_NANOS * WAIT_WORTH).saturating_add(waited(PushCodec::Zstd, LIVE_PAGE_BYTES)) as i64;
+        let live = speed.nanos(PushCodec::Zstd, LIVE_PAGE_BYTES, PAGE_BYTES as u64).saturating_add(LIVE_PAGE_NANOS);
+        let live = worth(live) as i64;
         let held = self.held.map_or(live, bundled);
-        let fresh = bundled(grade);
+        let fresh = bundled(Forms { grade, stored: self.prefers_stored() });
         i64::from(self.live_pages) * (live - fresh)
             + i64::from(self.held_pages) * (held - fresh)
             + i64::from(self.surplus_pages) * held
@@ -146,6 +167,8 @@ pub(crate) struct Account {
     saved: [i64; Grade::ALL.len()],
     /// What the next start would save with a quick bundle, as far as the last one tells.
     foreseen: i64,
+    /// One of the starts would have been best pushed uncompressed.
+    stored: bool,
 }
 
 impl Account {
@@ -154,6 +177,7 @@ impl Account {
         for (saved, grade) in self.saved.iter_mut().zip(Grade::ALL) {
             *saved = saved.saturating_add(start.saving_nanos(grade));
         }
+        self.stored |= start.prefers_stored();
     }
 
     /// The action has changed: its next starts will be pushed so.
@@ -163,7 +187,12 @@ impl Account {
 
     /// The bundle to make now of an action with so many pages that was started `uses` times: of
     /// those that pay, the one that pays most.
-    pub fn due(&self, pages: u32, uses: u64) -> Option<Grade> {
+    pub fn due(&self, pages: u32, uses: u64) -> Option<Forms> {
+        let grade = self.due_grade(pages, uses)?;
+        Some(Forms { grade, stored: self.stored })
+    }
+
+    fn due_grade(&self, pages: u32, uses: u64) -> Option<Grade> {
         let cost = |grade: Grade| i64::from(pages).saturating_mul(grade.build_page_nanos() as i64);
         let profit = |(saved, grade): (&i64, Grade)| (saved.saturating_sub(cost(grade)), grade);
         let best = self.saved.iter().zip(Grade::ALL).map(profit).max_by_key(|(profit, _)| *profit)?;

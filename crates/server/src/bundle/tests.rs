@@ -17,6 +17,10 @@ use crate::learning::Learning;
 use crate::metrics::Metrics;
 use crate::published::Published;
 
+/// What bundles are made of here.
+const QUICK: Forms = Forms { grade: Grade::Quick, stored: true };
+const BEST: Forms = Forms { grade: Grade::Best, stored: false };
+
 /// An open image with one file of `pages` pages, the last one short.
 fn published(pages: usize) -> (Published, Vec<u8>) {
     let content: Vec<u8> = (0..pages * PAGE_BYTES - 100).map(|at| (at * at / 977) as u8).collect();
@@ -41,7 +45,7 @@ fn recipe(image: &Published, pages: u32) -> Recipe {
     let mut order: Vec<u32> = (0..pages).collect();
     order.sort_by_key(|index| (index % 3, *index));
     let pages: Vec<PageId> = order.into_iter().map(|index| PageId::new(file, index)).collect();
-    Recipe { image: image.id, action: ActionId(7), pages: pages.into(), piece_pages: 32, grade: Grade::Quick }
+    Recipe { image: image.id, action: ActionId(7), pages: pages.into(), piece_pages: 32, forms: QUICK }
 }
 
 /// Builds a bundle of pages of `image`.
@@ -61,7 +65,7 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
     assert!(open(&store, &recipe).unwrap().is_none());
     assert!(build(&store, &image, &recipe, &|| false).unwrap());
     let bundle = open(&store, &recipe).unwrap().unwrap();
-    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.restart_pieces, bundle.grade), (20, 32, 8, Grade::Quick));
+    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.restart_pieces, bundle.forms), (20, 32, 8, QUICK));
     assert_eq!(bundle.pages, recipe.pages, "a bundle says itself what it holds");
     let mut decoder = StreamDecoder::new(20).unwrap();
     for (index, pages) in recipe.pages.chunks(32).enumerate() {
@@ -77,9 +81,11 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
         assert_eq!(form, PieceForm::Lz4);
         codec::decode(codec::Codec::Lz4, stored, expected.len(), &mut raw).unwrap();
         assert_eq!(raw, expected, "piece {index} by itself");
+        let piece = bundle.piece(index as u32, PushCodec::Stored).unwrap();
+        assert_eq!(PieceForm::split(&piece), Some((PieceForm::Stored, &expected[..])));
         assert_eq!(bundle.piece_pages(index as u32), pages);
     }
-    for codec in [PushCodec::Zstd, PushCodec::Lz4] {
+    for codec in PushCodec::ALL {
         assert!(bundle.piece(3, codec).is_err());
     }
 }
@@ -125,11 +131,12 @@ fn a_new_bundle_takes_the_place_of_the_old_one_which_stays_readable() {
     assert!(build(&store, &image, &old, &|| false).unwrap());
     let opened = open(&store, &old).unwrap().unwrap();
     let first = opened.piece(0, PushCodec::Zstd).unwrap();
-    let new = Recipe { grade: Grade::Best, ..recipe(&image, 70) };
+    let new = Recipe { forms: BEST, ..recipe(&image, 70) };
     assert!(build(&store, &image, &new, &|| false).unwrap());
     assert_eq!(opened.piece(0, PushCodec::Zstd).unwrap(), first);
     let opened = open(&store, &new).unwrap().unwrap();
-    assert_eq!((opened.pages.len(), opened.grade), (70, Grade::Best));
+    assert_eq!((opened.pages.len(), opened.forms), (70, BEST));
+    assert!(!opened.has(PushCodec::Stored) && opened.piece(0, PushCodec::Stored).is_err());
     assert!(Bundle::open(&store, image.id, ActionId(8)).unwrap().is_none());
 }
 
@@ -157,7 +164,7 @@ fn fuzz_no_damaged_bundle_gives_a_wrong_piece() {
     let whole = store.get(&key(recipe.image, recipe.action), 1 << 20).unwrap();
     let pieces = |store: &Memory| -> Result<Vec<Bytes>, Failure> {
         let bundle = open(store, &recipe)?.ok_or_else(|| Failure::bad_request("gone"))?;
-        let codecs = [PushCodec::Zstd, PushCodec::Lz4];
+        let codecs = PushCodec::ALL;
         (0..3).flat_map(|index| codecs.map(|codec| bundle.piece(index, codec))).collect()
     };
     let expected = pieces(&store).unwrap();

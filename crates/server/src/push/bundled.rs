@@ -1,13 +1,13 @@
 //! What of a bundle is pushed, and in which codec.
 //!
 //! The pieces between two restart points are a *group*. When its first piece has its turn, what the
-//! device lacks of the group is looked up, and the codec is chosen whose bytes cost less
+//! device lacks of the group is looked up, and the codec is chosen whose bytes cost least
 //! ([`Speed`]). In zstd all pieces go up to the last one that is needed, since each needs those
-//! before it. In LZ4 pieces that are not needed are left out, and one of which little is needed is
-//! compressed anew without the rest.
+//! before it. In LZ4, and uncompressed, pieces that are not needed are left out, and one of which
+//! little is needed is made anew without the rest.
 //!
 //! A push that begins in the middle of an action begins in the group of its first page: with the
-//! pieces before it if zstd is cheaper all the same, else right there in LZ4.
+//! pieces before it if zstd is cheaper all the same, else right there.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ pub(super) enum Step {
     Skip,
     /// It goes as the bundle has it.
     Whole(PushCodec),
-    /// These pages of it go, compressed by themselves.
-    Some(Vec<PageId>),
+    /// These pages of it go, by themselves in this codec.
+    Some(PushCodec, Vec<PageId>),
 }
 
 impl Bundled {
@@ -92,13 +92,12 @@ impl Bundled {
         if lacking.is_empty() {
             return Step::Skip;
         }
-        if group.codec == PushCodec::Zstd {
-            self.group = Some(Group { codec: PushCodec::Lz4, ..group });
-        }
+        let codec = if group.codec == PushCodec::Zstd { PushCodec::Lz4 } else { group.codec };
+        self.group = Some(Group { codec, ..group });
         if is_most(lacking.len(), self.bundle.piece_pages(index).len()) {
-            Step::Whole(PushCodec::Lz4)
+            Step::Whole(codec)
         } else {
-            Step::Some(lacking)
+            Step::Some(codec, lacking)
         }
     }
 
@@ -116,8 +115,8 @@ impl Bundled {
         let bundle = &self.bundle;
         let first = number.saturating_mul(bundle.restart_pieces);
         let pieces = first..first.saturating_add(bundle.restart_pieces).min(bundle.piece_count());
-        let (mut zstd_bytes, mut zstd_raw, mut zstd, mut lz4) = (0, 0, 0u64, 0u64);
-        let mut through = first;
+        let (mut zstd_bytes, mut zstd_raw, mut through) = (0, 0, first);
+        let mut nanos = [0u64; PushCodec::ALL.len()];
         for index in pieces {
             let pages = bundle.piece_pages(index).len();
             let lacking = self.lacking(index, lacks).len();
@@ -127,19 +126,23 @@ impl Bundled {
                 continue;
             }
             through = index + 1;
-            zstd = speed.nanos(PushCodec::Zstd, zstd_bytes, zstd_raw);
-            let lz4_piece = if is_most(lacking, pages) {
-                let bytes = bundle.piece_bytes(index, PushCodec::Lz4);
-                speed.nanos(PushCodec::Lz4, bytes, (pages * PAGE_BYTES) as u64)
-            } else {
-                let (lacking, pages) = (lacking as u64, pages as u64);
-                let bytes = bundle.piece_bytes(index, PushCodec::Lz4) * lacking / pages * FAST_PERCENT / 100;
-                speed.nanos(PushCodec::Lz4, bytes, lacking * PAGE_BYTES as u64) + lacking * FAST_PAGE_NANOS
-            };
-            lz4 = lz4.saturating_add(lz4_piece);
+            nanos[PushCodec::Zstd as usize] = speed.nanos(PushCodec::Zstd, zstd_bytes, zstd_raw);
+            for codec in [PushCodec::Lz4, PushCodec::Stored] {
+                let bytes = bundle.piece_bytes(index, codec);
+                let piece = if is_most(lacking, pages) {
+                    speed.nanos(codec, bytes, (pages * PAGE_BYTES) as u64)
+                } else {
+                    let (lacking, pages) = (lacking as u64, pages as u64);
+                    let bytes = bytes * lacking / pages * FAST_PERCENT / 100;
+                    speed.nanos(codec, bytes, lacking * PAGE_BYTES as u64) + lacking * FAST_PAGE_NANOS
+                };
+                nanos[codec as usize] = nanos[codec as usize].saturating_add(piece);
+            }
         }
-        let codec = if self.takes_zstd && zstd <= lz4 { PushCodec::Zstd } else { PushCodec::Lz4 };
-        Group { number, codec, through, nanos: if codec == PushCodec::Zstd { zstd } else { lz4 } }
+        let can_go = |codec: &PushCodec| bundle.has(*codec) && (*codec != PushCodec::Zstd || self.takes_zstd);
+        let codec = PushCodec::ALL.into_iter().filter(can_go).min_by_key(|codec| nanos[*codec as usize]);
+        let codec = codec.unwrap_or(PushCodec::Lz4);
+        Group { number, codec, through, nanos: nanos[codec as usize] }
     }
 
     /// The pages of a piece that are needed.
@@ -164,7 +167,7 @@ mod tests {
     use units::{ActionId, ImageId, InodeId, Rng, SplitMix64};
 
     use super::*;
-    use crate::bundle::policy::Grade;
+    use crate::bundle::policy::{Forms, Grade};
     use crate::bundle::{Recipe, build};
 
     const PAGES: u32 = 700;
@@ -175,9 +178,13 @@ mod tests {
 
     /// A bundle of 22 pieces in three groups.
     fn bundle() -> Arc<Bundle> {
+        bundle_with(false)
+    }
+
+    fn bundle_with(stored: bool) -> Arc<Bundle> {
         let (store, image, action) = (Memory::new(), ImageId([1; 32]), ActionId(3));
         let pages = (0..PAGES).map(page).collect();
-        let recipe = Recipe { image, action, pages, piece_pages: 32, grade: Grade::Quick };
+        let recipe = Recipe { image, action, pages, piece_pages: 32, forms: Forms { grade: Grade::Quick, stored } };
         let mut rng = SplitMix64(5);
         // zstd needs two bits for each of these, LZ4 more than twice as many.
         let bytes: Vec<u8> = (0..PAGES as usize * PAGE_BYTES).map(|_| b"push"[rng.below(4) as usize]).collect();
@@ -194,6 +201,7 @@ mod tests {
         Speed::of_link(Some(1 << 30))
     }
 
+    /// So slow that zstd wins, although it saves but half of the bytes of LZ4.
     fn slow() -> Speed {
         Speed::of_link(Some(1 << 20))
     }
@@ -237,8 +245,8 @@ mod tests {
         let found = steps(0, &has, true, &fast());
         let skipped: Vec<u32> = found.iter().filter(|(_, step)| *step == Step::Skip).map(|(index, _)| *index).collect();
         assert_eq!(skipped, [4, 5, 8, 9, 10, 11, 12, 13, 14, 15]);
-        let some: Vec<&(u32, Step)> = found.iter().filter(|(_, step)| matches!(step, Step::Some(_))).collect();
-        assert_eq!(some, [&(17, Step::Some(vec![page(17 * 32 + 30), page(17 * 32 + 31)]))]);
+        let some: Vec<&(u32, Step)> = found.iter().filter(|(_, step)| matches!(step, Step::Some(..))).collect();
+        assert_eq!(some, [&(17, Step::Some(PushCodec::Lz4, vec![page(17 * 32 + 30), page(17 * 32 + 31)]))]);
         assert!(whole(&found, PushCodec::Lz4).contains(&18));
         // zstd needs the pieces before.
         has.retain(|page| page.index >= 5 * 32);
@@ -255,10 +263,20 @@ mod tests {
         assert_eq!(bundled.step(0, &has_tail, &slow()), Step::Whole(PushCodec::Zstd));
         assert_eq!(bundled.step(1, &has_tail, &slow()), Step::Skip);
         let lost = |pages: &[PageId]| pages.iter().map(|page| page.index == 70).collect();
-        assert_eq!(bundled.step(2, &lost, &slow()), Step::Some(vec![page(70)]));
+        assert_eq!(bundled.step(2, &lost, &slow()), Step::Some(PushCodec::Lz4, vec![page(70)]));
         let all = |pages: &[PageId]| vec![true; pages.len()];
         assert_eq!(bundled.step(3, &all, &slow()), Step::Whole(PushCodec::Lz4), "the zstd stream has a gap");
         assert_eq!(bundled.step(8, &all, &slow()), Step::Whole(PushCodec::Zstd), "up to the next restart point");
+    }
+
+    #[test]
+    fn a_bundle_goes_uncompressed_over_a_fast_link_if_it_can() {
+        let all = |pages: &[PageId]| vec![true; pages.len()];
+        let few = |pages: &[PageId]| pages.iter().map(|page| page.index % 32 == 9).collect();
+        let mut bundled = Bundled::new(bundle_with(true), 0, true);
+        assert_eq!(bundled.step(0, &all, &fast()), Step::Whole(PushCodec::Stored));
+        assert_eq!(bundled.step(1, &few, &fast()), Step::Some(PushCodec::Stored, vec![page(41)]));
+        assert_eq!(bundled.step(8, &all, &slow()), Step::Whole(PushCodec::Zstd), "the link became slow");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use wire::ErrorCode;
 
 use super::choose::LIVE_LEVEL;
 use super::sequence::LiveCoding;
-use crate::bundle::{Bundle, independent};
+use crate::bundle::{Bundle, independent, stored};
 use crate::error::Failure;
 use crate::published::Published;
 use crate::speed::PushCodec;
@@ -48,13 +48,14 @@ pub(super) fn compress(
     let failed = |error: codec::CodecError| Failure::new(ErrorCode::Internal, error.to_string());
     let mut encoder = match coding {
         LiveCoding::Stored => return Ok((Bytes::from(raw), None)),
-        LiveCoding::Independent => return Ok((independent(&raw, FAST_LEVEL)?.into(), None)),
+        LiveCoding::Independent(PushCodec::Stored) => return Ok((stored(&raw).into(), None)),
+        LiveCoding::Independent(_) => return Ok((independent(&raw, FAST_LEVEL)?.into(), None)),
         LiveCoding::First { window_log } => {
             Box::new(StreamEncoder::new(LIVE_LEVEL, window_log.into()).map_err(failed)?)
         }
         LiveCoding::Next(encoder) => encoder,
     };
-    let mut stored = Vec::new();
-    encoder.piece(&raw, &mut stored).map_err(failed)?;
-    Ok((Bytes::from(stored), Some(encoder)))
+    let mut compressed = Vec::new();
+    encoder.piece(&raw, &mut compressed).map_err(failed)?;
+    Ok((Bytes::from(compressed), Some(encoder)))
 }

@@ -15,6 +15,7 @@ use crate::advice::Ordered;
 use crate::budget::Room;
 use crate::bundle::policy::Start;
 use crate::published::Published;
+use crate::speed::{PushCodec, Speed};
 
 /// What a page of a piece that is not made yet is expected to come to: compressed to about a half.
 pub(crate) const PAGE_BYTES_EXPECTED: usize = PAGE_BYTES / 2;
@@ -25,7 +26,7 @@ const QUEUED_MAX: usize = 128;
 /// Where the pieces of a sequence come from.
 pub(super) enum Source {
     Bundle(Bundled),
-    /// Each piece is compressed by itself, with LZ4.
+    /// Each piece by itself: in LZ4, or uncompressed if the link is fast.
     Independent,
     /// The encoder is made with the first piece, and away while one is being built.
     Live {
@@ -40,8 +41,8 @@ pub(super) enum Source {
 pub(super) enum LiveCoding {
     /// Not at all.
     Stored,
-    /// By themselves.
-    Independent,
+    /// By themselves, in LZ4 or uncompressed. The bytes say which.
+    Independent(PushCodec),
     /// They begin a zstd stream.
     First { window_log: u8 },
     /// They go on with one.
@@ -50,12 +51,15 @@ pub(super) enum LiveCoding {
 
 impl Source {
     /// How the next piece that no bundle has is compressed. An encoder goes with it.
-    pub fn take_coding(&mut self) -> LiveCoding {
+    pub fn take_coding(&mut self, speed: &Speed) -> LiveCoding {
         match self {
             Source::Live { encoder, window_log, .. } => {
                 encoder.take().map_or(LiveCoding::First { window_log: *window_log }, LiveCoding::Next)
             }
-            Source::Bundle(_) | Source::Independent => LiveCoding::Independent,
+            Source::Bundle(_) | Source::Independent if speed.prefers_stored() => {
+                LiveCoding::Independent(PushCodec::Stored)
+            }
+            Source::Bundle(_) | Source::Independent => LiveCoding::Independent(PushCodec::Lz4),
             Source::Stored => LiveCoding::Stored,
         }
     }
@@ -213,7 +217,7 @@ impl Pushing {
             (Part::All { bundled: true } | Part::Lacking(..), Source::Live { .. } | Source::Independent) => Some(live),
             (Part::Held(bundle, _), _) => {
                 let surplus = u32::try_from(bundle.fit(action).surplus).unwrap_or(u32::MAX).min(queued);
-                let held = Some(bundle.grade);
+                let held = Some(bundle.forms);
                 Some(Start { rate, held, surplus_pages: surplus, held_pages: queued - surplus, live_pages: 0 })
             }
             _ => None,

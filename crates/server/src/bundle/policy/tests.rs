@@ -14,8 +14,12 @@ const LAN: u64 = 125_000_000;
 const WIFI: u64 = 3_125_000;
 const MODEM: u64 = 16_000;
 
+/// Bundles for links that are not fast.
+const QUICK: Forms = Forms { grade: Grade::Quick, stored: false };
+const BEST: Forms = Forms { grade: Grade::Best, stored: false };
+
 /// Starts of an action of so many pages until a bundle of each grade is due.
-fn starts_until_due(rate: u64, held: Option<Grade>) -> [usize; 2] {
+fn starts_until_due(rate: u64, held: Option<Forms>) -> [usize; 2] {
     const PAGES: u32 = 3000;
     Grade::ALL.map(|grade| {
         let (live_pages, held_pages) = if held.is_some() { (0, PAGES) } else { (PAGES, 0) };
@@ -37,9 +41,10 @@ fn the_thinner_the_link_the_sooner_a_bundle_pays() {
     assert_eq!(starts_until_due(WIFI, None), [1, 2]);
     assert_eq!(starts_until_due(MODEM, None), [1, 1]);
     // A quick bundle is there: another quick one saves nothing.
-    assert_eq!(starts_until_due(LAN, Some(Grade::Quick))[0], usize::MAX);
-    assert_eq!(starts_until_due(WIFI, Some(Grade::Quick)), [usize::MAX, 3]);
-    assert_eq!(starts_until_due(MODEM, Some(Grade::Quick)), [usize::MAX, 1]);
+    assert_eq!(starts_until_due(LAN, Some(Forms { stored: true, ..QUICK })), [usize::MAX; 2]);
+    assert_eq!(starts_until_due(LAN, Some(QUICK)), [1, 11], "it gets pages that are not compressed");
+    assert_eq!(starts_until_due(WIFI, Some(QUICK)), [usize::MAX, 3]);
+    assert_eq!(starts_until_due(MODEM, Some(QUICK)), [usize::MAX, 1]);
 }
 
 #[test]
@@ -48,8 +53,8 @@ fn nothing_is_due_without_starts_or_pages_and_the_best_bundle_is_never_made_twic
     let mut account = Account::default();
     account.add(&Start::unseen(100));
     assert_eq!(account.due(0, 1), None);
-    assert_eq!(account.due(100, 1), Some(Grade::Quick));
-    let best = Start { held_pages: 100, held: Some(Grade::Best), rate: Some(0), ..Start::default() };
+    assert_eq!(account.due(100, 1), Some(QUICK));
+    let best = Start { held_pages: 100, held: Some(BEST), rate: Some(0), ..Start::default() };
     let mut account = Account::default();
     (0..1000).for_each(|_| account.add(&best));
     assert_eq!(account.due(100, 1), None, "{account:?}");
@@ -62,15 +67,15 @@ fn a_bundle_of_the_first_run_is_made_anew_when_the_third_has_found_a_sixth_more(
         account.foresee(&Start { live_pages, held_pages: 3000 - live_pages, held: Some(held), ..Start::default() });
         account.due(3000, uses)
     };
-    assert_eq!((due(500, Grade::Quick, 1), due(500, Grade::Quick, 3)), (None, Some(Grade::Quick)));
-    assert_eq!(due(100, Grade::Quick, 1000), None, "one that changes a little at every start waits");
-    assert_eq!(due(0, Grade::Quick, 1000), None);
-    assert_eq!(due(500, Grade::Best, 1000), None, "the others would become worse");
+    assert_eq!((due(500, QUICK, 1), due(500, QUICK, 3)), (None, Some(QUICK)));
+    assert_eq!(due(100, QUICK, 1000), None, "one that changes a little at every start waits");
+    assert_eq!(due(0, QUICK, 1000), None);
+    assert_eq!(due(500, BEST, 1000), None, "the others would become worse");
 }
 
 #[test]
 fn an_action_that_lost_pages_pays_for_a_bundle_without_them() {
-    let held = Some(Grade::Quick);
+    let held = Some(QUICK);
     let start = |surplus_pages| Start {
         rate: Some(WIFI),
         held,
@@ -89,7 +94,7 @@ fn an_action_that_lost_pages_pays_for_a_bundle_without_them() {
 #[derive(Default)]
 struct Kept {
     account: Account,
-    held: Option<(Grade, HashSet<PageId>)>,
+    held: Option<(Forms, HashSet<PageId>)>,
 }
 
 /// A program's server side without a server: the Predictor, bundles and accounts by action.
@@ -101,8 +106,8 @@ struct Program {
     kept: BTreeMap<ActionId, Kept>,
     /// Processor time of making bundles, in nanoseconds.
     built_nanos: u64,
-    /// Grade and pages of each bundle.
-    builds: Vec<(Grade, usize)>,
+    /// Forms and number of pages of each bundle.
+    builds: Vec<(Forms, usize)>,
     /// Pages pushed out of bundles, live, and in vain.
     pushed: [u64; 3],
     starts_from_bundle: usize,
@@ -175,7 +180,7 @@ impl Program {
     fn charge(&mut self, id: ActionId) {
         let (pages, rate) = (self.action(id), Some(self.rate));
         let kept = self.kept.entry(id).or_default();
-        let held = kept.held.as_ref().map(|(grade, _)| *grade);
+        let held = kept.held.as_ref().map(|(forms, _)| *forms);
         let (held_pages, surplus_pages) = kept.held.as_ref().map_or((0, 0), |(_, held)| {
             let both = pages.iter().filter(|page| held.contains(page)).count() as u32;
             (both, held.len() as u32 - both)
@@ -200,11 +205,11 @@ impl Program {
         for id in ids {
             let pages = self.action(id);
             let Some(kept) = self.kept.get_mut(&id) else { continue };
-            let Some(grade) = kept.account.due(pages.len() as u32, 1) else { continue };
-            let cost = pages.len() as u64 * grade.build_page_nanos();
-            assert!(kept.account.saved[grade as usize] >= cost as i64, "no more is spent than starts have lost");
-            self.builds.push((grade, pages.len()));
-            *kept = Kept { account: Account::default(), held: Some((grade, pages.into_iter().collect())) };
+            let Some(forms) = kept.account.due(pages.len() as u32, 1) else { continue };
+            let cost = pages.len() as u64 * forms.grade.build_page_nanos();
+            assert!(kept.account.saved[forms.grade as usize] >= cost as i64, "no more is spent than starts have lost");
+            self.builds.push((forms, pages.len()));
+            *kept = Kept { account: Account::default(), held: Some((forms, pages.into_iter().collect())) };
             self.built_nanos += cost;
         }
     }
@@ -218,23 +223,26 @@ impl Program {
 }
 
 #[test]
-fn regress_five_starts_that_vary_compress_their_program_once_and_are_pushed_from_bundles() {
+fn regress_five_starts_that_vary_are_pushed_from_bundles_and_make_few() {
     let program = Program::after(LAN, 5);
     println!("{:?}", program.builds);
     assert_eq!(program.starts_from_bundle, 4, "every start after the first");
-    let pages: usize = program.builds.iter().map(|(_, pages)| pages).sum();
-    assert!(pages <= 3200, "the program has 2,900 pages: {:?}", program.builds);
-    assert!(program.builds.iter().all(|(grade, _)| *grade == Grade::Quick), "{:?}", program.builds);
+    let pages = |stored| -> usize {
+        program.builds.iter().filter(|(forms, _)| forms.stored == stored).map(|(_, pages)| pages).sum()
+    };
+    // The first bundle is made before a push has measured the link.
+    assert!(pages(false) <= 3200 && pages(true) <= 3200, "the program has 2,900 pages: {:?}", program.builds);
+    assert!(program.builds.iter().all(|(forms, _)| forms.grade == Grade::Quick), "{:?}", program.builds);
     let [held, live, surplus] = program.pushed;
     assert!(live * 10 < held && surplus * 10 < held, "{:?}", program.pushed);
     // A bundle at level 19 after each start took 14 seconds.
-    assert!(program.built_nanos < 600_000_000, "{}", program.built_nanos);
+    assert!(program.built_nanos < 900_000_000, "{}", program.built_nanos);
 }
 
 #[test]
 fn sim_the_thinner_the_link_the_more_is_spent_on_bundles_and_nearly_all_pages_come_out_of_them() {
     let mut spent = 0;
-    for (rate, seconds_max) in [(LAN, 1.4), (WIFI, 20.0), (MODEM, 32.0)] {
+    for (rate, seconds_max) in [(LAN, 2.8), (WIFI, 20.0), (MODEM, 32.0)] {
         let program = Program::after(rate, 40);
         let pages: usize = program.builds.iter().map(|(_, pages)| pages).sum();
         println!("{rate}: {} builds of {pages} pages, pushed {:?}", program.builds.len(), program.pushed);
