@@ -89,6 +89,12 @@ pub enum PackError {
         /// What is possible.
         expected: String,
     },
+    /// The tree was to be bootable, and is not.
+    #[error("no system can start from this tree: it lacks {}", lacks.join(", "))]
+    NotBootable {
+        /// What it lacks.
+        lacks: Vec<String>,
+    },
     /// The file system of the output is full; the temporary file is removed and an old output
     /// untouched.
     #[error("no space left for {}; the unfinished file was removed", shown(path))]

@@ -21,6 +21,7 @@
 //! This crate opens files and knows no network; the format itself is the crate `image`.
 
 mod arrange;
+mod bootable;
 mod chunks;
 pub mod compare;
 mod content;

@@ -136,6 +136,8 @@ pub struct Options {
     /// Leave the chunk hashes out of the image, 1 to 2 % of it. Local mounts need none; a server
     /// derives them when a device first asks, which decodes the whole image once.
     pub derive_hashes: bool,
+    /// Refuse a tree that no system can start from, and what the kernel's reader cannot read.
+    pub bootable: bool,
     /// Find out what each stage saves, at the cost of compressing everything several times.
     pub explain: bool,
     /// Worker threads; 0 for as many as there are cores.
@@ -158,6 +160,7 @@ impl Default for Options {
             locality: LOCALITY_DEFAULT,
             seed: 0,
             derive_hashes: false,
+            bootable: false,
             explain: false,
             threads: 0,
             spool_directory: None,
@@ -189,6 +192,12 @@ impl Options {
         }
         if self.locality > LOCALITY_MAX {
             return wrong("locality", self.locality.to_string(), format!("at most {LOCALITY_MAX}"));
+        }
+        // The module for the kernel lacks the first, and before Linux 6.12 the second.
+        for (stage, is_on) in [("recompression", self.stages.recompress), ("dictionaries", self.stages.dictionary)] {
+            if self.bootable && is_on {
+                return wrong(stage, "on".into(), "off in a bootable image".into());
+            }
         }
         if self.threads > THREADS_MAX {
             return wrong("threads", self.threads.to_string(), format!("at most {THREADS_MAX}"));

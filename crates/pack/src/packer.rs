@@ -12,6 +12,7 @@ use image::format::{SECTION_PROFILE, SUPERBLOCK_BYTES};
 use rayon::ThreadPool;
 
 use crate::arrange::arrange;
+use crate::bootable;
 use crate::dictionary::Dictionaries;
 use crate::emit::Emitter;
 use crate::hot::HotPages;
@@ -62,6 +63,7 @@ fn pack_skipping(
     let mut notes = Notes::default();
     let directory = options.spool_directory.clone().unwrap_or_else(spool::default_directory);
     let tree = source.read(&directory, skipped, &mut notes, progress)?;
+    bootable::check(&tree, options)?;
     let threads = options.effective_threads();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| PackError::Threads { count: threads, problem: error.to_string() })?;

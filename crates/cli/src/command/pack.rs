@@ -1,17 +1,20 @@
 //! `runnel pack`.
 
+mod print;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use ::pack::{Layout, Method, Options, Phase, Progress, Report, Source, Stages, TarInput};
+use ::pack::{Layout, Method, Options, Source, Stages, TarInput};
 use ::sandbox::{Role, Sandbox};
 use clap::ValueEnum;
 use image::Codec;
 use indicatif::ProgressBar;
 
+pub use self::print::{Bars, print};
 use crate::command::sandboxed::{SandboxArgs, folders_of};
-use crate::{failure, hot, progress};
+use crate::{failure, hot};
 
 /// Pack a directory, a tar archive, a container image or the closure of a program into an image
 ///
@@ -216,6 +219,12 @@ struct Small {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Packing")]
 struct Packing {
+    /// For a root file system: refuse a tree that no system can start from (needed are /dev, /proc,
+    /// /sys, /run and a first program), leave out other file systems that are mounted in it, and
+    /// use nothing that a kernel with runnelfs may lack (dictionaries, recompression)
+    #[arg(long, conflicts_with_all = ["recompress", "closure"])]
+    bootable: bool,
+
     /// Print what each stage saved; compresses everything once more for each
     #[arg(long)]
     explain: bool,
@@ -267,6 +276,10 @@ impl Args {
         }
     }
 
+    fn one_file_system(&self) -> bool {
+        self.one_file_system || self.tuning.packing.bootable
+    }
+
     /// The first option given that says where files come from, beside the path of the source.
     pub fn source_option(&self) -> Option<&'static str> {
         let given = [
@@ -308,7 +321,7 @@ impl Tuning {
                 group: base.group && !small.no_group,
                 filter: base.filter && !small.no_filter,
                 filter_hot: small.filter_hot,
-                dictionary: base.dictionary && !small.no_dictionary,
+                dictionary: base.dictionary && !small.no_dictionary && !packing.bootable,
                 hot: base.hot && !small.no_hot,
                 recompress: base.recompress || small.recompress,
             },
@@ -316,6 +329,7 @@ impl Tuning {
             locality: small.locality,
             seed: 0,
             derive_hashes: (small.small || small.derive_hashes) && !small.page_hashes,
+            bootable: packing.bootable,
             explain: packing.explain,
             threads: packing.threads,
             spool_directory: packing.spool.clone(),
@@ -347,6 +361,7 @@ pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>
     check_output(&args.output, args.force)?;
     let options = args.tuning.options()?;
     let source = source(&args)?;
+    let is_bootable = args.tuning.packing.bootable;
     let bars = Bars(Mutex::new(ProgressBar::hidden()));
     let report = ::pack::pack(source, &args.output, &options, &bars);
     bars.0.lock().expect("no bar panics").finish_and_clear();
@@ -360,61 +375,10 @@ pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>
     }
     outln!("{}: {}", args.output.display(), report.id);
     print(&report)?;
+    if is_bootable {
+        outln!("to boot it: root=DEVICE rootfstype=runnelfs rootflags=id={} ro", report.id);
+    }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The report for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
-    let rate = report.source.bytes as f64 / 1e6 / report.seconds.max(1e-9);
-    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-    // Of a tree that is smaller than an image without files, a ratio says nothing.
-    let ratio = match report.source.bytes > report.bytes_out {
-        true => format!(
-            " ({:.1} %, ratio {:.3})",
-            share(report.bytes_out, report.source.bytes),
-            report.source.bytes as f64 / report.bytes_out.max(1) as f64
-        ),
-        false => String::new(),
-    };
-    outln!(
-        "{}, {} -> {}{ratio}, {} of {} chunks unique, {}, {:.1} s, {rate:.0} MB/s",
-        progress::counted(report.source.files, "file"),
-        progress::human(report.source.bytes),
-        progress::human(report.bytes_out),
-        report.chunks.unique,
-        report.chunks.count,
-        progress::counted(report.blocks, "block"),
-        report.seconds,
-    );
-    outln!(
-        "metadata {} ({:.2} %), blocks per file {:.2}, hot {} of data in {} ({} blocks)",
-        progress::human(report.bytes_metadata),
-        share(report.bytes_metadata, report.bytes_out),
-        report.blocks_per_file,
-        progress::human(report.hot.bytes),
-        progress::human(report.hot.stored_bytes),
-        report.hot.blocks,
-    );
-    if report.deflate.files > 0 {
-        outln!(
-            "{} .gz files kept as text: {} are {} as text and {} in the image",
-            report.deflate.files,
-            progress::human(report.deflate.bytes),
-            progress::human(report.deflate.expanded_bytes),
-            progress::human(report.deflate.stored_bytes),
-        );
-    }
-    let Some(stages) = &report.stages else { return Ok(()) };
-    outln!("{:20} {:>14} {:>10} {:>16}", "stage", "blocks, bytes", "saved", "blocks per file");
-    let mut before = None;
-    for stage in stages {
-        let saved = before.map_or(String::new(), |before: u64| {
-            format!("{:.2} %", 100.0 * (before as f64 - stage.bytes as f64) / before.max(1) as f64)
-        });
-        outln!("{:20} {:>14} {:>10} {:>16.2}", stage.stage, stage.bytes, saved, stage.blocks_per_file);
-        before = Some(stage.bytes);
-    }
-    Ok(())
 }
 
 /// Whether a regular file begins as an image does.
@@ -461,34 +425,8 @@ fn source(args: &Args) -> anyhow::Result<Source> {
         )));
     }
     Ok(match Source::detect(path)? {
-        Source::Directory { path, .. } => Source::Directory { path, one_file_system: args.one_file_system, layout },
+        Source::Directory { path, .. } => Source::Directory { path, one_file_system: args.one_file_system(), layout },
         Source::Tar { input, .. } => Source::Tar { input, layout },
         other => other,
     })
-}
-
-/// Draws a bar per phase.
-pub struct Bars(pub Mutex<ProgressBar>);
-
-impl Progress for Bars {
-    fn phase(&self, phase: Phase, total: u64) {
-        let what = match phase {
-            Phase::Scan => "listing",
-            Phase::Survey => "reading",
-            Phase::Expand => "expanding",
-            Phase::Sort => "sorting",
-            Phase::Learn => "learning",
-            Phase::Pack => "packing",
-            Phase::Explain(stage) => stage,
-            Phase::Finish => "finishing",
-            Phase::Extract => "extracting",
-        };
-        let mut bar = self.0.lock().expect("no bar panics");
-        bar.finish_and_clear();
-        *bar = progress::bytes(total, what);
-    }
-
-    fn advance(&self, amount: u64) {
-        self.0.lock().expect("no bar panics").inc(amount);
-    }
 }

@@ -257,3 +257,44 @@ fn a_damaged_block_stops_extraction_and_cat() {
     crate::cat(&metadata, &opened, b"/file", &mut out).unwrap_err();
     assert_eq!(out, b"");
 }
+
+#[test]
+fn a_bootable_tree_has_a_first_program_and_folders_to_mount_on() {
+    let scratch = scratch();
+    let (source, image) = (scratch.path().join("source"), scratch.path().join("out.rnl"));
+    let options = Options { bootable: true, ..quick() };
+    let options = Options { stages: crate::Stages { dictionary: false, ..options.stages }, ..options };
+    let lacks = |options: &Options| match pack(directory(&source), &image, options, &Silent) {
+        Ok(_) => Vec::new(),
+        Err(PackError::NotBootable { lacks }) => lacks,
+        Err(error) => panic!("{error}"),
+    };
+    for folder in ["dev", "proc", "usr/sbin", "usr/lib"] {
+        fs::create_dir_all(source.join(folder)).unwrap();
+    }
+    fs::write(source.join("run"), "no folder").unwrap();
+    assert_eq!(lacks(&Options { bootable: false, ..options.clone() }).len(), 0);
+    assert_eq!(lacks(&options).len(), 3, "/sys, /run and the program: {:?}", lacks(&options));
+    fs::remove_file(source.join("run")).unwrap();
+    for folder in ["run", "sys"] {
+        fs::create_dir(source.join(folder)).unwrap();
+    }
+    // As on Debian, by links from the root of the tree.
+    std::os::unix::fs::symlink("usr/sbin", source.join("sbin")).unwrap();
+    std::os::unix::fs::symlink("/usr/lib/system", source.join("usr/sbin/init")).unwrap();
+    assert_eq!(lacks(&options).len(), 1, "a link to nothing");
+    fs::write(source.join("usr/lib/system"), "#!/bin/sh\n").unwrap();
+    assert_eq!(lacks(&options).len(), 1, "not executable");
+    fs::set_permissions(source.join("usr/lib/system"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(lacks(&options), Vec::<String>::new());
+}
+
+#[test]
+fn a_bootable_image_uses_nothing_that_kernels_lack() {
+    for stages in [crate::Stages::ALL, crate::Stages::SMALL] {
+        assert!(matches!(
+            Options { bootable: true, stages, ..quick() }.validate(),
+            Err(PackError::Option { name: "recompression" | "dictionaries", .. })
+        ));
+    }
+}
