@@ -119,6 +119,9 @@ fn abort_on_panic() {
 
 /// Does what the command line says.
 pub fn start() -> ExitCode {
+    if let Some(code) = mount::helper::run_if_called() {
+        return code;
+    }
     let command = parse().command;
     #[cfg(all(feature = "full", panic = "unwind"))]
     if !matches!(command, Command::Serve(_)) {

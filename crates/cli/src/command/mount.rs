@@ -1,6 +1,7 @@
 //! `runnel mount`.
 
 mod confine;
+pub mod helper;
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -51,3 +51,30 @@ fn fuse_debian_root_file_system_is_the_same_on_the_mount() {
     let local = Mount::start(&image, &[]);
     pack::compare::assert_equal(&tree, &local.path, &CompareOptions::default());
 }
+
+#[test]
+fn fuse_an_image_is_mounted_as_mount_asks_its_helper_to() {
+    if !can_mount("fuse_mount_helper") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (tree, image, target) = (folder.path().join("tree"), folder.path().join("a.rnl"), folder.path().join("mnt"));
+    std::fs::create_dir_all(&tree).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(tree.join("file"), "text").unwrap();
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    let helper = folder.path().join("mount.runnel");
+    std::os::unix::fs::symlink(runnel().get_program(), &helper).unwrap();
+
+    let call = |options: &[&str]| output(Command::new(&helper).arg(&image).arg(&target).args(options));
+    assert_eq!(call(&["-o", "nonsense"]).status.code(), Some(2));
+    assert!(call(&["-f"]).status.success() && !target.join("file").exists(), "-f mounts nothing");
+    let mounted = call(&["-v", "-o", "ro,nosuid,nodev,noatime"]);
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(mounted.status.success() && said.contains("is mounted by "), "{said}");
+    assert_eq!(std::fs::read_to_string(target.join("file")).unwrap(), "text");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(&*target.to_string_lossy())).unwrap();
+    assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
+    assert!(Command::new("umount").arg(&target).status().unwrap().success());
+}
