@@ -25,9 +25,14 @@
 /* Of large blocks so many are kept beyond that. */
 #define KEPT_COUNT_MIN 2U
 
-/* Memory for blocks that are being decoded, if they are so large that it matters. */
+/*
+ * Memory for decoders and the blocks under way, unless one alone takes more, and how many decoders
+ * there are for blocks so small that it does not matter: with blocks of 64 KiB they take 3 MiB.
+ */
 #define DECODING_BYTES_MAX (8U << 20)
-#define DECODERS_MAX 16U
+#define DECODERS_MAX 10U
+/* What a decoder takes beside room for a stored and a decoded block, at most. */
+#define DECODER_BYTES (160U << 10)
 
 /* How long nobody reads before blocks and decoders go. */
 #define IDLE_JIFFIES (5 * HZ)
@@ -295,7 +300,7 @@ static void idle(struct work_struct *work)
 int rnl_blocks_init(struct super_block *sb)
 {
 	struct rnl_info *info = rnl_info(sb);
-	u32 most = DECODING_BYTES_MAX / max(info->block_bytes, 1U);
+	u32 most = DECODING_BYTES_MAX / (2 * info->block_bytes + DECODER_BYTES);
 	struct rnl_decoder *decoder;
 
 	INIT_DELAYED_WORK(&info->idle, idle);

@@ -9,7 +9,7 @@
 #include <linux/fs.h>
 #include <linux/version.h>
 
-#define RNL_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
+#define RNL_SINCE(major, minor) (KERNEL_VERSION(major, minor, 0) <= LINUX_VERSION_CODE)
 
 #if RNL_SINCE(6, 12)
 #include <linux/unaligned.h>
