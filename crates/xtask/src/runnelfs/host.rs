@@ -10,7 +10,7 @@ use kernel::{Initramfs, Machine};
 
 use super::guest::{MANIFEST, MARK, Plan};
 use super::manifest::{self, Order};
-use super::{trees, variants};
+use super::{boot, cross, trees, variants};
 use crate::{cargo_command, root, step, watch};
 
 /// Where the headers of kernels lie that modules are built against.
@@ -43,7 +43,7 @@ const HOT: &str = "hot.rnl";
 const MUTANTS: u64 = 500;
 
 /// Lines of a console that tell why a guest died.
-const TAIL_LINES: usize = 60;
+pub(super) const TAIL_LINES: usize = 60;
 
 /// A tree: its name, what makes it, and ways to pack it, by name and options of `runnel pack`.
 type Tree = (&'static str, fn(&Path) -> anyhow::Result<()>, &'static [(&'static str, &'static str)]);
@@ -87,8 +87,18 @@ const BASES: &[(&str, &str)] = &[
     ("one-xz", "--codec xz --block-size 1m"),
 ];
 
-/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE]`.
+/// What can be tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Images are mounted and compared with their sources.
+    Mounts,
+    /// A system starts from an image.
+    Boot,
+}
+
+/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot]`.
 struct Options {
+    parts: Vec<Part>,
     headers: PathBuf,
     mutants: u64,
     seed: u64,
@@ -97,6 +107,7 @@ struct Options {
 
 impl Options {
     fn parse(arguments: &[String]) -> anyhow::Result<Options> {
+        let mut parts = vec![Part::Mounts, Part::Boot];
         let (mut headers, mut mutants, mut seed, mut runnel) = (None, MUTANTS, 0, None);
         for argument in arguments {
             match argument.split_once('=') {
@@ -104,11 +115,16 @@ impl Options {
                 Some(("--mutants", count)) => mutants = count.parse()?,
                 Some(("--seed", number)) => seed = number.parse()?,
                 Some(("--binary", file)) => runnel = Some(fs::canonicalize(file)?),
-                _ => bail!("usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE]"),
+                Some(("--part", "mounts")) => parts = vec![Part::Mounts],
+                Some(("--part", "boot")) => parts = vec![Part::Boot],
+                _ => bail!(
+                    "usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] \
+                     [--part=mounts|boot]"
+                ),
             }
         }
         let headers = headers.map_or_else(newest_headers, Ok)?;
-        Ok(Options { headers, mutants, seed, runnel })
+        Ok(Options { parts, headers, mutants, seed, runnel })
     }
 
     /// What `uname -r` says in the guest.
@@ -142,14 +158,22 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let kernel = work.join(&release);
     fs::create_dir_all(&kernel)?;
     step(&format!("runnelfs: module for {release}"), || build_module(&options.headers, &kernel.join("module")))?;
+    step("runnelfs: module for other processors", || cross::run(&work))?;
     step("runnelfs: kernel of the guest", || fetch_kernel(&kernel, &release))?;
     step("runnelfs: programs", || build_programs(options.runnel.is_none()))?;
     let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
-    step("runnelfs: images", || pack_all(&runnel, &work))?;
-    step("runnelfs: guest", || start(&options, &work, &kernel, &release))
+    if options.parts.contains(&Part::Mounts) {
+        step("runnelfs: images", || pack_all(&runnel, &work))?;
+        step("runnelfs: guest", || start(&options, &work, &kernel, &release))?;
+    }
+    if options.parts.contains(&Part::Boot) {
+        step("runnelfs: boot", || boot::run(&runnel, &work, &kernel, &release))?;
+    }
+    Ok(())
 }
 
-fn build_module(headers: &Path, to: &Path) -> anyhow::Result<()> {
+/// Copies the module's source to where it is built.
+pub(super) fn copy_module(to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(root().join("kernel/runnelfs"))? {
         let entry = entry?;
@@ -157,6 +181,11 @@ fn build_module(headers: &Path, to: &Path) -> anyhow::Result<()> {
             fs::copy(entry.path(), to.join(entry.file_name()))?;
         }
     }
+    Ok(())
+}
+
+fn build_module(headers: &Path, to: &Path) -> anyhow::Result<()> {
+    copy_module(to)?;
     let module = format!("M={}", to.display());
     watch::run(Command::new("make").arg("-s").arg("-C").arg(headers).arg(module).args(["W=1", "modules"]))
 }
@@ -221,9 +250,9 @@ fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
 
 /// The files of the modules that the guest needs, in the order of loading; none of what is built
 /// in.
-fn module_files(tree: &Path, release: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for module in MODULES {
+    for module in modules {
         let mut ask = Command::new("modprobe");
         ask.arg("-d").arg(tree).args(["-S", release, "--show-depends", module]);
         let output = ask.output().context("modprobe is missing; apt-get install kmod")?;
@@ -232,6 +261,25 @@ fn module_files(tree: &Path, release: &str) -> anyhow::Result<Vec<PathBuf>> {
         files.extend(found.map(PathBuf::from));
     }
     Ok(files)
+}
+
+/// Adds modules, and ours at their end; returns their names in the order of loading.
+fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Path) -> anyhow::Result<Vec<String>> {
+    let mut modules = Vec::new();
+    for file in files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let plain = name.trim_end_matches(".xz").to_string();
+        if modules.contains(&plain) {
+            continue;
+        }
+        let bytes =
+            if plain == name { fs::read(file)? } else { Command::new("xz").arg("-dc").arg(file).output()?.stdout };
+        archive.file(&format!("modules/{plain}"), &bytes);
+        modules.push(plain);
+    }
+    archive.file("modules/runnelfs.ko", &fs::read(ours)?);
+    modules.push("runnelfs.ko".to_string());
+    Ok(modules)
 }
 
 fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<Vec<u8>> {
@@ -252,22 +300,11 @@ fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> an
         }
         images.extend(names.iter().map(|name| format!("{tree}/{name}")));
     }
-    let mut modules = Vec::new();
-    for file in module_files(&kernel.join("kernel"), release)? {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let plain = name.trim_end_matches(".xz").to_string();
-        if modules.contains(&plain) {
-            continue;
-        }
-        let bytes =
-            if plain == name { fs::read(&file)? } else { Command::new("xz").arg("-dc").arg(&file).output()?.stdout };
-        archive.file(&format!("modules/{plain}"), &bytes);
-        modules.push(plain);
-    }
-    archive.file("modules/runnelfs.ko", &fs::read(kernel.join("module/runnelfs.ko"))?);
-    modules.push("runnelfs.ko".to_string());
+    let files = module_files(&kernel.join("kernel"), release, &MODULES)?;
+    let modules = add_modules(&mut archive, &files, &kernel.join("module/runnelfs.ko"))?;
     let bases = images.iter().filter(|image| image.starts_with(BASE)).cloned().collect();
-    let plan = Plan { modules, images, bases, mutants: options.mutants, seed: options.seed };
+    let (mutants, seed) = (options.mutants, options.seed);
+    let plan = Plan { modules, images, bases, mutants, seed };
     archive.file("plan.json", &serde_json::to_vec(&plan)?);
     Ok(archive.finish())
 }

@@ -2,8 +2,13 @@
 //!
 //! The host builds the module, packs trees with everything that an image can hold, in many ways,
 //! and starts a guest with all of it in its initial file system. The guest mounts each image and
-//! compares it with a manifest of the source; then it mounts mutants.
+//! compares it with a manifest of the source; then it mounts mutants. Other guests start a Debian
+//! system from an image.
 
+#[cfg(feature = "guests")]
+mod boot;
+#[cfg(feature = "guests")]
+mod cross;
 mod guest;
 #[cfg(feature = "guests")]
 mod host;
