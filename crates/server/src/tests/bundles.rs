@@ -233,7 +233,7 @@ fn a_device_says_what_it_decodes_and_is_pushed_in_the_codec_that_suits_it() {
 #[test]
 fn before_anything_was_measured_a_near_device_is_pushed_in_the_codec_of_a_lan() {
     // zstd needs two bits for each of these, LZ4 more than twice as many: over 25 Mbit/s they are
-    // worth decoding zstd, over 200 Mbit/s they are not.
+    // worth decoding zstd, over 500 Mbit/s they are not.
     let mut rng = SplitMix64(7);
     let content: Vec<u8> = (0..24 * (64 << 10)).map(|_| b"push"[rng.below(4) as usize]).collect();
     let bytes = Fixture::default().pack(&[Node::file(b"noise", &content)]).unwrap();
