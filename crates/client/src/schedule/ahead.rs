@@ -33,12 +33,9 @@ impl Schedule {
     /// near it.
     pub(super) fn read_on(&mut self, now: Moment, token: Token, page: PageId) {
         self.readahead.note_use(now);
-        if self.pushes.push_to(token) {
-            self.readahead.silence(token);
-        }
         let Some(block) = neighbours::first_block(&self.metadata, page) else { return };
-        let end = neighbours::end_of_block(&self.metadata, page, block);
-        let reach = self.readahead.reach(token, page.inode, (page.index, end), !self.is_near());
+        let used = neighbours::use_of(&self.metadata, page, block);
+        let reach = self.readahead.reach(token, used, !self.is_near());
         if !reach.is_nothing() {
             self.readahead.add(token, neighbours::around(&self.metadata, page, block, reach));
         }
@@ -58,7 +55,9 @@ impl Schedule {
             let Some((token, guess)) = self.readahead.next() else { return };
             let stored = self.metadata.block(guess.block).map_or(0, |entry| entry.stored_bytes);
             let here = self.cache.contains(guess.block) || self.requests.is_fetching(guess.block);
-            if here || !self.connections.link().block_is_worth_it(stored) {
+            // What lies beside a pushed page in its block was mostly pushed along with it.
+            let pushed = self.pushes.brings(guess.page) || !self.page_cache.lacks(&self.metadata, guess.page);
+            if here || pushed || !self.connections.link().block_is_worth_it(stored) {
                 continue;
             }
             under_way += u64::from(stored);

@@ -72,6 +72,7 @@ impl Schedule {
         }
         if asked || hurried {
             self.requests.count_pages(1);
+            self.readahead.followers().missed(token);
             self.read_on(now, token, page);
         }
     }
@@ -230,6 +231,7 @@ impl Schedule {
     /// The server says that a stream brings the requested pages.
     pub fn on_the_way(&mut self, now: Moment, key: RequestKey, stream: StreamKey) {
         let Some(request) = self.take_request(now, key) else { return };
+        self.readahead.followers().not_missed(request.token);
         let told = match &request.wanted {
             Wanted::Block { page, .. } => std::slice::from_ref(page),
             Wanted::Pages(pages) => pages.as_slice(),

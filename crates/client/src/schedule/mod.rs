@@ -10,8 +10,9 @@
 //! [`Schedule`] coordinates parts that own the state: `reads` (READs and the pages they wait for),
 //! `requests` and `connections`, `pushes` with the `holding` area, `page_cache` (what the kernel
 //! was given), `leaving` (what left the cache), `touches` (what the server learns from),
-//! `readahead` and `hints`. No part knows the schedule. Its methods are in `demand` (requests,
-//! replies, lost connections), `ahead` (readahead and hints) and `push` (pushes and stores).
+//! `readahead` (with `followers`) and `hints`. No part knows the schedule. Its methods are in
+//! `demand` (requests, replies, lost connections), `ahead` (readahead and hints) and `push` (pushes
+//! and stores).
 //!
 //! The session keeps the schedule behind a lock, calls it, and carries out the [`Effects`].
 //! Commands to the network threads are sent before the lock is released, so that the server sees
@@ -22,6 +23,7 @@ mod ahead;
 mod answer;
 mod connections;
 mod demand;
+mod followers;
 mod hints;
 mod holding;
 mod leaving;
@@ -279,6 +281,7 @@ impl Schedule {
         }
         if let Some(held) = self.pushes.take_held(page) {
             let urgent = matches!(held.kind, HeldKind::Sentinel { .. });
+            self.readahead.followers().used(token, held.judged_pages());
             self.touches.note(now, token, page, urgent, &mut self.connections);
             return Slot::Filled(held.buffer);
         }

@@ -1,9 +1,9 @@
 //! The blocks that lie around a page: candidates for readahead.
 
 use image::Metadata;
-use units::{BlockId, PAGE_BYTES, PageId};
+use units::{BlockId, InodeId, PAGE_BYTES, PageId};
 
-use super::readahead::{Around, Guess, Reach};
+use super::readahead::{Around, Guess, Reach, Use};
 use crate::page_parts::PageParts;
 
 /// Pages looked at in one direction to find the blocks of a file: two of the largest blocks, holes
@@ -18,8 +18,14 @@ pub(super) fn first_block(metadata: &Metadata, page: PageId) -> Option<BlockId> 
     parts.iter(metadata).next().map(|part| part.block)
 }
 
+/// The use of a page of `block`.
+pub(super) fn use_of(metadata: &Metadata, page: PageId, block: BlockId) -> Use {
+    let end_page = end_of_block(metadata, page, block);
+    Use { inode: page.inode, first_page: page.index, end_page, file_pages: metadata.page_count(page.inode) }
+}
+
 /// The first page after `page` that lies in another block.
-pub(super) fn end_of_block(metadata: &Metadata, page: PageId, block: BlockId) -> u32 {
+fn end_of_block(metadata: &Metadata, page: PageId, block: BlockId) -> u32 {
     let limit = page.index.saturating_add(LOOK_PAGES_MAX).min(metadata.page_count(page.inode));
     let other =
         |index: &u32| first_block(metadata, PageId::new(page.inode, *index)).is_some_and(|found| found != block);
@@ -29,11 +35,21 @@ pub(super) fn end_of_block(metadata: &Metadata, page: PageId, block: BlockId) ->
 /// The blocks around a page of `block`.
 pub(super) fn around(metadata: &Metadata, page: PageId, block: BlockId, reach: Reach) -> Around {
     Around {
+        end: end_of_file(metadata, page.inode, block).filter(|_| reach.end),
         after: of_file(metadata, page, block, reach.after, true),
         before: of_file(metadata, page, block, reach.before, false),
         image_after: of_image(metadata, block, reach.image_after, true),
         image_before: of_image(metadata, block, reach.image_before, false),
     }
+}
+
+/// The last block of a file with another one.
+fn end_of_file(metadata: &Metadata, inode: InodeId, block: BlockId) -> Option<Guess> {
+    let pages = metadata.page_count(inode);
+    let indexes = (pages.saturating_sub(LOOK_PAGES_MAX)..pages).rev();
+    let mut pages = indexes.map(|index| PageId::new(inode, index));
+    let last = pages.find_map(|page| Some(Guess { block: first_block(metadata, page)?, page }));
+    last.filter(|guess| guess.block != block)
 }
 
 /// Up to `count` other blocks of the file, outward from `page` in one direction.

@@ -90,6 +90,11 @@ impl PageCache {
         self.stored.get(chunk.0 as usize / 64).is_some_and(|word| word >> (chunk.0 % 64) & 1 == 1)
     }
 
+    /// Whether a page has bytes and was never stored.
+    pub fn lacks(&self, metadata: &Metadata, page: PageId) -> bool {
+        PageParts::of(metadata, page).is_some_and(|parts| !parts.is_hole() && !self.was_stored(&parts))
+    }
+
     /// The kernel cannot be made to know an inode.
     pub fn inode_unknown(&mut self, inode: InodeId) {
         if self.unknown_inodes.len() >= UNKNOWN_INODES_MAX {

@@ -16,12 +16,14 @@ use super::holding::HeldKind;
 use super::reads::Source;
 use super::{Candidate, Run, Schedule, StreamInfo};
 use crate::command::StreamKey;
-use crate::page_parts::PageParts;
 use crate::sink::StoreOutcome;
 
 impl Schedule {
     /// A stream began.
     pub fn stream_started(&mut self, key: StreamKey, info: StreamInfo) {
+        if !info.hinted {
+            self.readahead.followers().pushed(info.token);
+        }
         self.pushes.started(key, info);
     }
 
@@ -113,7 +115,7 @@ impl Schedule {
             let (page, bytes) = (candidate.page, &raw[candidate.bytes.clone()]);
             let unknown = self.page_cache.is_unknown(page.inode);
             let busy = self.reads.is_in_flight(page) || self.pushes.holds(page);
-            let again = keep_for.is_none() && !self.is_new_to_kernel(page);
+            let again = keep_for.is_none() && !self.page_cache.lacks(&self.metadata, page);
             let skip = unknown || busy || again;
             if run.count > 0 && (skip || !run.takes(page)) {
                 break;
@@ -136,12 +138,6 @@ impl Schedule {
         let more = run.count > 0;
         self.page_cache.set_storing(more.then_some(&*shared_run));
         more
-    }
-
-    /// Whether a page has bytes and was never stored.
-    fn is_new_to_kernel(&self, page: PageId) -> bool {
-        let parts = PageParts::of(&self.metadata, page);
-        parts.is_some_and(|parts| !parts.is_hole() && !self.page_cache.was_stored(&parts))
     }
 
     /// The kernel's answer to a run. `keep_for`: hold what the kernel did not take, for this

@@ -73,11 +73,6 @@ impl Pushes {
         !self.streams.is_empty()
     }
 
-    /// Whether the server pushes to a token: it knows what the program does.
-    pub fn push_to(&self, token: Token) -> bool {
-        self.streams.values().any(|info| info.token == token)
-    }
-
     /// Whether an audit run is on: it must see every touch, so nothing is stored behind its back.
     pub fn is_auditing(&self) -> bool {
         self.streams.values().any(|info| info.audit) || self.holding.has_audit_pages()
@@ -101,6 +96,11 @@ impl Pushes {
 
     pub fn holds(&self, page: PageId) -> bool {
         self.holding.contains(page)
+    }
+
+    /// Whether a page is held or arriving.
+    pub fn brings(&self, page: PageId) -> bool {
+        self.is_arriving(page) || self.holds(page)
     }
 
     /// A READ wants a page that may be held. The page leaves: the kernel keeps it from then on.

@@ -1,16 +1,22 @@
 //! Readahead by blocks for runs that the server has not learned: which blocks to request before
 //! they are missed.
 //!
-//! Programs and libraries are faulted in by pages in no order, but mostly near each other. Modules
-//! of one package lie side by side in the image. So every use of a new block makes a *region* of
-//! guesses around it: the neighbours of the block in its file, outward in both directions, then
-//! those in the image, more of them after it than before it. The newest region is served first,
-//! because the program works there. A file that is read in sequence gets a window that doubles with
-//! each block, as in any readahead.
+//! Programs and libraries are faulted in by pages in no order, but mostly near each other. So every
+//! use of a new block makes a *region* of guesses around it: the neighbours of the block in its
+//! file, outward in both directions. Modules of one package are small files that lie side by side
+//! in the image, so a small file adds the neighbours in the image, more of them after it than
+//! before it. The end of a file is used with its start: a loader reads a library's header and then
+//! writes to its data, and an archive has its list of members there. The newest region is served
+//! first, because the program works there. A file that is read in sequence gets a window that
+//! doubles with each block, as in any readahead.
 //!
 //! The number of guesses in a region depends on the use of the last ones. If less than a third of
 //! them was used, only the next neighbours are guessed; if less than a tenth, only those of every
-//! eighth block, to notice a change. Nothing is guessed for an action that the server pushes to.
+//! eighth block, to notice a change.
+//!
+//! Nothing is guessed for an action that the server pushes to, until it has missed several blocks
+//! that no push brought: then it does something else than the server expects, as a program does
+//! that only begins like a learned one.
 //!
 //! The schedule reports uses and requests the guesses as fast as the link allows. Sizes are in
 //! blocks.
@@ -20,6 +26,7 @@ use std::time::Duration;
 
 use units::{BlockId, InodeId, Moment, PageId, Token};
 
+use super::followers::Followers;
 use crate::counters::ReadaheadCounters;
 
 /// Files remembered; a program reads few files sequentially at the same time, and each entry is 24
@@ -30,6 +37,10 @@ const FILES_MAX: usize = 64;
 /// holes.
 const SKIP_PAGES_MAX: u32 = 8;
 
+/// Pages of a small file: two blocks, as a rule. Beside a larger one lie other large ones, which
+/// the program hardly needs for that.
+const SMALL_FILE_PAGES: u32 = 32;
+
 /// Regions kept. What was not asked for by the time sixteen more blocks were used is of little use.
 const REGIONS_MAX: usize = 16;
 
@@ -38,9 +49,6 @@ const UNUSED_MAX: usize = 4096;
 
 /// Blocks remembered as fetched: a quarter of a million pages, more than any program start touches.
 const FETCHED_MAX: usize = 16 << 10;
-
-/// Actions remembered as pushed to.
-const SILENT_MAX: usize = 64;
 
 /// Guesses after which the counts of made and used ones are halved: the last hundred or so count.
 const JUDGED_MAX: u32 = 128;
@@ -60,9 +68,24 @@ pub struct Guess {
     pub page: PageId,
 }
 
+/// A use of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// The file.
+    pub inode: InodeId,
+    /// The page that was used.
+    pub first_page: u32,
+    /// Page after the last one of the block from there on.
+    pub end_page: u32,
+    /// Pages of the whole file.
+    pub file_pages: u32,
+}
+
 /// How many blocks to look for around a block that was just used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
+    /// The last block of its file.
+    pub end: bool,
     /// Blocks after it in its file.
     pub after: u32,
     /// Blocks before it in its file.
@@ -83,6 +106,8 @@ impl Reach {
 /// The blocks found within a [`Reach`], nearest first in each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
+    /// The end of its file.
+    pub end: Option<Guess>,
     /// After it in its file.
     pub after: Vec<Guess>,
     /// Before it in its file.
@@ -112,7 +137,7 @@ pub struct Readahead {
     made: u32,
     used: u32,
     probes: u32,
-    silent: HashSet<Token>,
+    followers: Followers,
     /// When a block was last missed or used for the first time.
     used_at: Moment,
     counters: ReadaheadCounters,
@@ -139,7 +164,7 @@ impl Readahead {
             made: 0,
             used: 0,
             probes: 0,
-            silent: HashSet::new(),
+            followers: Followers::default(),
             used_at: Moment::default(),
             counters: ReadaheadCounters::default(),
         }
@@ -159,18 +184,19 @@ impl Readahead {
         now.since(self.used_at)
     }
 
-    /// A block that covers the pages `first_page..end_page` of a file was missed, or a guessed one
-    /// was used for the first time. Returns where to look for guesses, to be handed in with
-    /// [`Readahead::add`].
+    /// A block was missed, or a guessed one was used for the first time. Returns where to look for
+    /// guesses, to be handed in with [`Readahead::add`].
     ///
     /// Only a `wide` reach goes to neighbours: where a block costs hardly any round trip, the
     /// sequence alone is worth the work.
-    pub fn reach(&mut self, token: Token, inode: InodeId, (first_page, end_page): (u32, u32), wide: bool) -> Reach {
-        if self.window_blocks_max == 0 || self.silent.contains(&token) {
+    pub fn reach(&mut self, token: Token, used: Use, wide: bool) -> Reach {
+        if self.window_blocks_max == 0 || self.followers.is_known(token) {
             return Reach::default();
         }
-        let window = self.window(inode, first_page, end_page);
+        let window = self.window(used);
         let max = self.window_blocks_max;
+        let is_small = used.file_pages <= SMALL_FILE_PAGES;
+        let end = used.first_page == 0;
         let near = match (wide, self.made >= JUDGED_MIN) {
             (false, _) => Reach::default(),
             (true, true) if self.used * 10 < self.made => {
@@ -178,17 +204,21 @@ impl Readahead {
                 let probe = u32::from(self.probes.is_multiple_of(PROBE_EVERY));
                 Reach { after: probe, ..Reach::default() }
             }
-            (true, true) if self.used * 3 < self.made => Reach { after: 1, before: 1, image_after: 1, image_before: 0 },
+            (true, true) if self.used * 3 < self.made => {
+                Reach { end, after: 1, before: 1, image_after: u32::from(is_small), image_before: 0 }
+            }
             (true, _) => {
                 let half = max.div_ceil(2);
-                Reach { after: half, before: half, image_after: max.div_ceil(4), image_before: max.div_ceil(8) }
+                let (image_after, image_before) = if is_small { (half, max.div_ceil(8)) } else { (0, 0) };
+                Reach { end, after: half, before: half, image_after, image_before }
             }
         };
         Reach { after: near.after.max(window), ..near }
     }
 
     /// How far a sequence of uses in one file should be read ahead.
-    fn window(&mut self, inode: InodeId, first_page: u32, end_page: u32) -> u32 {
+    fn window(&mut self, used: Use) -> u32 {
+        let Use { inode, first_page, end_page, .. } = used;
         self.clock += 1;
         let used_at = self.clock;
         if let Some(stream) = self.files.get_mut(&inode) {
@@ -209,10 +239,10 @@ impl Readahead {
         window_blocks
     }
 
-    /// Takes the guesses around a block: those of its file first, from both sides in turn, then
-    /// those of the image.
+    /// Takes the guesses around a block: those of its file first, its end and then from both sides
+    /// in turn, then those of the image.
     pub fn add(&mut self, token: Token, around: Around) {
-        let file = in_turn(around.after, around.before);
+        let file = around.end.into_iter().chain(in_turn(around.after, around.before));
         let region: VecDeque<Guess> = file.chain(in_turn(around.image_after, around.image_before)).collect();
         if self.regions.len() >= REGIONS_MAX {
             self.regions.remove(0);
@@ -233,9 +263,8 @@ impl Readahead {
     /// made.
     pub fn next(&mut self) -> Option<(Token, Guess)> {
         while let Some((token, region)) = self.regions.last_mut() {
-            let token = *token;
-            let silent = self.silent.contains(&token);
-            if let Some(guess) = region.pop_front().filter(|_| !silent) {
+            let (token, first) = (*token, region.pop_front());
+            if let Some(guess) = first.filter(|_| !self.followers.is_known(token)) {
                 if self.fetched.contains(&guess.block) {
                     continue;
                 }
@@ -275,17 +304,14 @@ impl Readahead {
         self.used += u32::from(self.unused.remove(&block));
     }
 
-    /// The server pushes to this action: nothing is guessed for it any more.
-    pub fn silence(&mut self, token: Token) {
-        if self.silent.len() >= SILENT_MAX {
-            self.silent.clear();
-        }
-        self.silent.insert(token);
+    /// What is pushed to actions, and how well they follow it.
+    pub fn followers(&mut self) -> &mut Followers {
+        &mut self.followers
     }
 
     /// The action ended; its guesses are dropped.
     pub fn end(&mut self, token: Token) {
-        self.silent.remove(&token);
+        self.followers.end(token);
         // The next start may find the page cache emptied, and wants to read ahead as this one did.
         self.fetched.clear();
         self.regions.retain(|(owner, _)| *owner != token);
@@ -302,164 +328,4 @@ fn in_turn(first: Vec<Guess>, second: Vec<Guess>) -> impl Iterator<Item = Guess>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: InodeId = InodeId(7);
-    const ONE: Token = Token(1);
-
-    fn guess(block: u32) -> Guess {
-        Guess { block: BlockId(block), page: PageId::new(FILE, block * 16) }
-    }
-
-    fn guesses(blocks: &[u32]) -> Vec<Guess> {
-        blocks.iter().map(|block| guess(*block)).collect()
-    }
-
-    fn sequence(policy: &mut Readahead, block: u32) -> u32 {
-        policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), false).after
-    }
-
-    fn drain(policy: &mut Readahead) -> Vec<u32> {
-        std::iter::from_fn(|| policy.next()).map(|(_, guess)| guess.block.0).collect()
-    }
-
-    #[test]
-    fn sequential_uses_double_the_window_up_to_its_bound() {
-        let mut policy = Readahead::new(8);
-        let windows: Vec<u32> = (10..18).map(|block| sequence(&mut policy, block)).collect();
-        assert_eq!(windows, [0, 1, 2, 4, 8, 8, 8, 8]);
-        assert_eq!(sequence(&mut policy, 300), 0, "a jump closes the window");
-        assert_eq!(sequence(&mut policy, 301), 1);
-    }
-
-    #[test]
-    fn a_read_from_the_start_bets_on_one_block() {
-        assert_eq!(Readahead::new(8).reach(ONE, FILE, (0, 16), false).after, 1);
-        assert_eq!(Readahead::new(8).reach(ONE, FILE, (5, 16), false).after, 0);
-    }
-
-    #[test]
-    fn short_skips_are_still_sequential_and_long_ones_are_not() {
-        let mut policy = Readahead::new(8);
-        policy.reach(ONE, FILE, (16, 32), false);
-        assert_eq!(policy.reach(ONE, FILE, (32 + SKIP_PAGES_MAX, 48), false).after, 1);
-        assert_eq!(policy.reach(ONE, FILE, (48 + SKIP_PAGES_MAX + 1, 64), false).after, 0);
-    }
-
-    #[test]
-    fn files_do_not_disturb_each_other_and_are_bounded() {
-        let mut policy = Readahead::new(8);
-        sequence(&mut policy, 1);
-        for inode in 100..100 + FILES_MAX as u32 - 1 {
-            policy.reach(ONE, InodeId(inode), (16, 32), false);
-        }
-        assert_eq!(sequence(&mut policy, 2), 1, "still remembered");
-        for inode in 1000..2000 {
-            policy.reach(ONE, InodeId(inode), (16, 32), false);
-        }
-        assert!(policy.files.len() <= FILES_MAX);
-        assert_eq!(sequence(&mut policy, 3), 0, "forgotten");
-    }
-
-    #[test]
-    fn a_wide_policy_looks_to_all_sides_of_the_first_miss() {
-        let reach = Readahead::new(8).reach(ONE, FILE, (5000, 5016), true);
-        assert_eq!(reach, Reach { after: 4, before: 4, image_after: 2, image_before: 1 });
-        assert_eq!(Readahead::new(8).reach(ONE, FILE, (5000, 5016), false), Reach::default());
-    }
-
-    #[test]
-    fn guesses_go_outward_and_the_newest_region_goes_first() {
-        let mut policy = Readahead::new(8);
-        let around = Around {
-            after: guesses(&[11, 12, 13]),
-            before: guesses(&[9]),
-            image_after: guesses(&[50, 51]),
-            image_before: guesses(&[48]),
-        };
-        policy.add(ONE, around.clone());
-        assert_eq!(drain(&mut policy), [11, 9, 12, 13, 50, 48, 51]);
-        policy.add(ONE, around);
-        policy.fetched(BlockId(11));
-        assert_eq!(policy.next(), Some((ONE, guess(9))), "what was here is left out");
-        policy.add(Token(2), Around { after: guesses(&[100, 101]), ..Around::default() });
-        assert_eq!(policy.next(), Some((Token(2), guess(100))));
-        policy.end(Token(2));
-        assert_eq!(drain(&mut policy), [12, 13, 50, 48, 51]);
-    }
-
-    #[test]
-    fn nothing_is_guessed_for_an_action_that_is_pushed_to() {
-        let mut policy = Readahead::new(8);
-        policy.add(ONE, Around { after: guesses(&[1]), ..Around::default() });
-        policy.add(Token(2), Around { after: guesses(&[2]), ..Around::default() });
-        policy.silence(Token(2));
-        assert_eq!(drain(&mut policy), [1]);
-        assert_eq!(policy.reach(Token(2), FILE, (16, 32), true), Reach::default());
-        policy.end(Token(2));
-        assert_ne!(policy.reach(Token(2), FILE, (16, 32), true), Reach::default(), "the number may come again");
-    }
-
-    /// Makes `made` guesses, of which the first `used` are used at once.
-    fn judge(policy: &mut Readahead, made: u32, used: u32) {
-        for block in 0..made {
-            policy.add(ONE, Around { after: guesses(&[block]), ..Around::default() });
-            policy.next().unwrap();
-            if block < used {
-                policy.used(BlockId(block));
-            }
-        }
-    }
-
-    fn far(policy: &mut Readahead) -> Vec<Reach> {
-        (1..=PROBE_EVERY).map(|i| policy.reach(ONE, FILE, (i * 10_000, i * 10_000 + 16), true)).collect()
-    }
-
-    #[test]
-    fn useless_guesses_narrow_the_reach_and_useful_ones_widen_it_again() {
-        let mut policy = Readahead::new(8);
-        judge(&mut policy, JUDGED_MIN, JUDGED_MIN / 2);
-        assert!(far(&mut policy).iter().all(|reach| reach.image_after == 2));
-        judge(&mut policy, 120, 5);
-        assert!(far(&mut policy).iter().all(|reach| (reach.after, reach.image_after, reach.image_before) == (1, 1, 0)));
-        judge(&mut policy, 300, 0);
-        let probes: u32 = far(&mut policy).iter().map(|reach| reach.after + reach.before + reach.image_after).sum();
-        assert_eq!(probes, 1, "only a probe is left");
-        judge(&mut policy, 300, 300);
-        assert!(far(&mut policy).iter().all(|reach| reach.image_after == 2));
-    }
-
-    #[test]
-    fn a_use_counts_once_and_only_for_a_guess() {
-        let mut policy = Readahead::new(8);
-        judge(&mut policy, 3, 1);
-        (0..10).for_each(|block| policy.used(BlockId(block)));
-        (0..10).for_each(|block| policy.used(BlockId(block)));
-        assert_eq!((policy.made, policy.used), (3, 3));
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let mut policy = Readahead::new(8);
-        for block in 0..3 * UNUSED_MAX as u32 {
-            policy.silence(Token(1000 + u128::from(block)));
-            policy.add(ONE, Around { after: guesses(&[block, block + 1]), ..Around::default() });
-            policy.next();
-            assert!(policy.regions.len() <= REGIONS_MAX && policy.unused.len() <= UNUSED_MAX);
-            assert!(policy.silent.len() <= SILENT_MAX && policy.made <= JUDGED_MAX);
-            policy.fetched(BlockId(block));
-            policy.fetched(BlockId(u32::MAX - block));
-            assert!(policy.fetched.len() <= FETCHED_MAX);
-        }
-    }
-
-    #[test]
-    fn off_is_off() {
-        let mut policy = Readahead::new(0);
-        assert!(
-            (0..100).all(|block| policy.reach(ONE, FILE, (block * 16, (block + 1) * 16), true) == Reach::default())
-        );
-        assert!(policy.files.is_empty());
-    }
-}
+mod tests;

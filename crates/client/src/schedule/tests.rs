@@ -1,6 +1,7 @@
 //! The schedule alone, driven by a seed: READs, answers, losses, pushes and time in random order,
 //! against the plain bytes of the files as a model.
 
+mod ahead;
 mod hints;
 
 use std::collections::{BTreeMap, VecDeque};

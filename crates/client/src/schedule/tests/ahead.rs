@@ -1,0 +1,81 @@
+//! Readahead beside a push.
+
+use super::*;
+
+const PROGRAM: Token = Token(9);
+
+/// Far enough for guesses.
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+/// Has the program read one page, which the server answers with its block. Returns how many blocks
+/// readahead asks for.
+fn guesses_of_read(sim: &mut Sim, index: u32) -> usize {
+    sim.schedule.read(sim.now, PROGRAM, sim.tree.big(), u64::from(index) * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
+    sim.settle();
+    sim.now = sim.now.after(ROUND_TRIP);
+    let mut guesses = 0;
+    while let Some((_, command)) = sim.commands.pop() {
+        match command {
+            Command::Request { speculative: true, .. } => guesses += 1,
+            Command::Request { key, wanted, .. } => {
+                sim.answer(key, &wanted, true, true);
+                sim.settle();
+            }
+            _ => {}
+        }
+    }
+    guesses
+}
+
+/// A session whose server pushes to [`PROGRAM`].
+fn pushed_to() -> (Sim, StreamKey) {
+    let config = Config { granularity: Granularity::Block, ..Config::default() };
+    let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &config);
+    sim.toggle_connection(0);
+    let key = StreamKey { connection: 0, generation: 0, stream: StreamId(1) };
+    sim.schedule.stream_started(key, StreamInfo { token: PROGRAM, audit: false, hinted: false });
+    (sim, key)
+}
+
+#[test]
+fn a_program_that_leaves_its_push_reads_ahead_as_if_nothing_had_been_learned() {
+    let (mut sim, key) = pushed_to();
+    assert_eq!([0, 96].map(|index| guesses_of_read(&mut sim, index)), [0, 0]);
+    assert!(guesses_of_read(&mut sim, 48) > 0);
+    // Nor is there a push to wait for once it is over.
+    sim.schedule.stream_over(sim.now, key);
+    let (mut sim, key) = pushed_to();
+    assert_eq!([0, 96].map(|index| guesses_of_read(&mut sim, index)), [0, 0]);
+    sim.schedule.stream_over(sim.now, key);
+    assert!(guesses_of_read(&mut sim, 48) > 0);
+}
+
+#[test]
+fn a_demand_that_the_push_brings_is_no_miss() {
+    let (mut sim, key) = pushed_to();
+    for index in [0, 16, 32] {
+        sim.schedule.read(sim.now, PROGRAM, sim.tree.big(), index * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
+        sim.settle();
+        sim.now = sim.now.after(ROUND_TRIP);
+        for (_, command) in std::mem::take(&mut sim.commands) {
+            let Command::Request { key: request, .. } = command else { continue };
+            sim.schedule.on_the_way(sim.now, request, key);
+        }
+    }
+    assert_eq!([96, 80].map(|index| guesses_of_read(&mut sim, index)), [0, 0]);
+    assert!(guesses_of_read(&mut sim, 64) > 0, "these were");
+}
+
+#[test]
+fn what_a_push_brings_is_not_guessed() {
+    for pushed in [false, true] {
+        let (mut sim, _) = pushed_to();
+        sim.schedule.readahead.followers().pushed(PROGRAM);
+        (0..9).for_each(|_| sim.schedule.readahead.followers().missed(PROGRAM));
+        let pages: Vec<PageId> = (16..101).map(|index| PageId::new(sim.tree.big(), index)).collect();
+        if pushed {
+            sim.schedule.piece_arriving(&pages);
+        }
+        assert_eq!(guesses_of_read(&mut sim, 0) == 0, pushed);
+    }
+}
