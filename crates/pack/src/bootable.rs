@@ -36,7 +36,7 @@ pub(crate) fn check(tree: &Tree, options: &Options) -> Result<(), PackError> {
             matches!(node.body, Body::File { size: 1.., .. }) && node.attributes.permissions & EXECUTE != 0
         })
     };
-    if !FIRST_PROGRAMS.iter().any(|path| is_program(&path)) {
+    if !FIRST_PROGRAMS.iter().any(is_program) {
         lacks.push(format!("a first program (/{})", FIRST_PROGRAMS.join(", /")));
     }
     if lacks.is_empty() { Ok(()) } else { Err(PackError::NotBootable { lacks }) }

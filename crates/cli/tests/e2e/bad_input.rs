@@ -45,7 +45,7 @@ fn a_flipped_byte_anywhere_is_found_and_named() {
 fn an_image_with_a_broken_profile_is_named_and_its_tables_are_shown() {
     use image::fixture::{Fixture, Node};
     let folder = tempfile::tempdir().unwrap();
-    let mut fixture = Fixture { profile: Some(b"no actions".to_vec()), ..Fixture::default() };
+    let fixture = Fixture { profile: Some(b"no actions".to_vec()), ..Fixture::default() };
     let path = folder.path().join("profile.rnl");
     std::fs::write(&path, fixture.pack(&[Node::file(b"one", b"some text")]).unwrap()).unwrap();
     let dumped = run(&["dump".as_ref(), path.as_os_str()]);
