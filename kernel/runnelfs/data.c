@@ -3,20 +3,24 @@
  * Contents of files: from blocks into the page cache.
  *
  * A block is decoded once for all pages of a read that lie in it, whatever their order. Then it is
- * given to the page cache of whoever else has pages in it, as far as that is cheap: the same file,
- * files that are in memory, and of a hot block all files, since a program that starts will read
- * them.
+ * given to the page cache of whoever else has pages in it, as far as that is cheap: the same file
+ * and files that are in memory; all files if the block is hot, since a program that starts will read
+ * them, or while memory is free, since similar chunks of many files share a block.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
+#include <linux/vmstat.h>
 
 #include "runnelfs.h"
 
 /* Pages of a read that are sorted by block at once: read-ahead is mostly 32. */
 #define BATCH 64
+
+/* Of all memory that must be free, so that a block goes to files that are not in memory. */
+#define FREE_SHARE 16
 
 static bool lies_in(const struct rnl_block *block, u64 position)
 {
@@ -81,12 +85,18 @@ static void finish(struct folio *folio, int error)
 	folio_unlock(folio);
 }
 
+/* Whether so much memory is free that pages which nobody asked for displace no others. */
+static bool has_room(void)
+{
+	return global_zone_page_state(NR_FREE_PAGES) > totalram_pages() / FREE_SHARE;
+}
+
 /* The inode of a page that a block could go to; NULL if it is not worth it. */
-static struct inode *inode_to_fill(struct super_block *sb, u32 ino, bool is_hot)
+static struct inode *inode_to_fill(struct super_block *sb, u32 ino, bool is_wanted)
 {
 	struct inode *inode;
 
-	if (!is_hot)
+	if (!is_wanted)
 		return ilookup(sb, ino);
 	inode = rnl_iget(sb, ino);
 	return IS_ERR(inode) ? NULL : inode;
@@ -100,7 +110,7 @@ static void spread(struct inode *reader, struct rnl_block *block)
 {
 	struct super_block *sb = reader->i_sb;
 	struct rnl_info *info = rnl_info(sb);
-	bool is_hot = block->index < info->hot_blocks;
+	bool is_wanted = block->index < info->hot_blocks || has_room();
 	u32 rank = rnl_chunks_before(info, block->raw_start), ino, file_chunk, last = 0;
 	struct inode *inode = NULL;
 	pgoff_t before = 0;
@@ -117,12 +127,12 @@ static void spread(struct inode *reader, struct rnl_block *block)
 		if (ino != last) {
 			iput(inode);
 			inode = ino == reader->i_ino ? igrab(reader) :
-						       inode_to_fill(sb, ino, is_hot);
+						       inode_to_fill(sb, ino, is_wanted);
 			last = ino;
 			before = ULONG_MAX;
 		}
 		index = ((u64)file_chunk << info->chunk_shift) >> PAGE_SHIFT;
-		/* A page may have several chunks. */
+		/* Chunks are smaller than pages in images of small blocks. */
 		if (!inode || index == before)
 			continue;
 		before = index;
