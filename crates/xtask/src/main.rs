@@ -37,6 +37,8 @@ fn main() -> ExitCode {
         // A process of its own for the tests of crashes.
         Some("posix-writer") => posix_writer(),
         Some("runnelfs") => runnelfs::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        // In a guest whose root is measured.
+        Some("runnelfs-touched") => runnelfs::touched(Path::new(&std::env::args().nth(2).unwrap_or_default())),
         // The first program of its guest.
         None if std::process::id() == 1 => runnelfs::run_guest(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),

@@ -13,6 +13,7 @@ use rustix::system::{RebootCommand, finit_module, reboot};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Entry, Order, difference, read};
+use super::meter::{self, Measured};
 use super::mutate::{self, Kind};
 
 /// How lines begin that the host looks for.
@@ -35,7 +36,7 @@ const FEATURE_DEFLATE: u8 = 16;
 const READERS: usize = 4;
 
 /// What the host wants.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// Modules in the order in which they are loaded.
     pub modules: Vec<String>,
@@ -47,6 +48,8 @@ pub struct Plan {
     pub mutants: u64,
     /// The first mutant's number.
     pub seed: u64,
+    /// Images that are measured; then nothing else is done.
+    pub measured: Vec<Measured>,
 }
 
 /// Runs the plan and powers off.
@@ -67,6 +70,9 @@ fn work() -> anyhow::Result<()> {
     for module in &plan.modules {
         let file = File::open(Path::new("/modules").join(module))?;
         finit_module(&file, c"", 0).with_context(|| format!("cannot load {module}"))?;
+    }
+    if !plan.measured.is_empty() {
+        return meter::run(&plan.measured);
     }
     for image in &plan.images {
         report(image, whole(&Path::new("/").join(image)));
@@ -110,7 +116,7 @@ impl Drop for Mount {
     }
 }
 
-fn forget_pages() -> anyhow::Result<()> {
+pub(super) fn forget_pages() -> anyhow::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot empty the page cache")
 }
 

@@ -10,7 +10,7 @@ use kernel::{Initramfs, Machine};
 
 use super::guest::{MANIFEST, MARK, Plan};
 use super::manifest::{self, Order};
-use super::{boot, cross, trees, variants};
+use super::{boot, cross, measure, trees, variants};
 use crate::{cargo_command, root, step, watch};
 
 /// Where the headers of kernels lie that modules are built against.
@@ -94,9 +94,11 @@ enum Part {
     Mounts,
     /// A system starts from an image.
     Boot,
+    /// Reads and starts are measured beside SquashFS; only if asked for.
+    Measure,
 }
 
-/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot]`.
+/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot|measure]`.
 struct Options {
     parts: Vec<Part>,
     headers: PathBuf,
@@ -117,9 +119,10 @@ impl Options {
                 Some(("--binary", file)) => runnel = Some(fs::canonicalize(file)?),
                 Some(("--part", "mounts")) => parts = vec![Part::Mounts],
                 Some(("--part", "boot")) => parts = vec![Part::Boot],
+                Some(("--part", "measure")) => parts = vec![Part::Measure],
                 _ => bail!(
                     "usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] \
-                     [--part=mounts|boot]"
+                     [--part=mounts|boot|measure]"
                 ),
             }
         }
@@ -169,6 +172,9 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     if options.parts.contains(&Part::Boot) {
         step("runnelfs: boot", || boot::run(&runnel, &work, &kernel, &release))?;
     }
+    if options.parts.contains(&Part::Measure) {
+        step("runnelfs: measure", || measure::run(&runnel, &work, &kernel, &release))?;
+    }
     Ok(())
 }
 
@@ -205,7 +211,7 @@ fn fetch_kernel(to: &Path, release: &str) -> anyhow::Result<()> {
     watch::run(Command::new("depmod").arg("-b").arg(&tree).arg(release))
 }
 
-fn guest_program() -> PathBuf {
+pub(super) fn guest_program() -> PathBuf {
     root().join("target").join(GUEST_TARGET).join("quick/xtask")
 }
 
@@ -264,7 +270,7 @@ pub(super) fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyh
 }
 
 /// Adds modules, and ours at their end; returns their names in the order of loading.
-fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Path) -> anyhow::Result<Vec<String>> {
     let mut modules = Vec::new();
     for file in files {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -304,7 +310,7 @@ fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> an
     let modules = add_modules(&mut archive, &files, &kernel.join("module/runnelfs.ko"))?;
     let bases = images.iter().filter(|image| image.starts_with(BASE)).cloned().collect();
     let (mutants, seed) = (options.mutants, options.seed);
-    let plan = Plan { modules, images, bases, mutants, seed };
+    let plan = Plan { modules, images, bases, mutants, seed, measured: Vec::new() };
     archive.file("plan.json", &serde_json::to_vec(&plan)?);
     Ok(archive.finish())
 }

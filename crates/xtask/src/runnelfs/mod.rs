@@ -3,7 +3,7 @@
 //! The host builds the module, packs trees with everything that an image can hold, in many ways,
 //! and starts a guest with all of it in its initial file system. The guest mounts each image and
 //! compares it with a manifest of the source; then it mounts mutants. Other guests start a Debian
-//! system from an image.
+//! system from an image, or measure reads and starts beside SquashFS.
 
 #[cfg(feature = "guests")]
 mod boot;
@@ -13,6 +13,9 @@ mod guest;
 #[cfg(feature = "guests")]
 mod host;
 mod manifest;
+#[cfg(feature = "guests")]
+mod measure;
+mod meter;
 mod mutate;
 #[cfg(feature = "guests")]
 mod trees;
@@ -22,6 +25,7 @@ mod variants;
 pub use guest::run as run_guest;
 #[cfg(feature = "guests")]
 pub use host::run;
+pub use meter::touched;
 
 /// Says how to get the tests that start guests.
 #[cfg(not(feature = "guests"))]

@@ -1,0 +1,202 @@
+//! The guest's half of the measurements: what reading costs, and which pages a system has touched.
+//!
+//! The guest's clock counts instructions and its disk is memory, so what a read takes is the
+//! processor's time.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use memmap2::Mmap;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::fs::{Advice, fadvise};
+use serde::{Deserialize, Serialize};
+use units::{PAGE_BYTES, Rng, SplitMix64};
+
+use super::guest::{MARK, forget_pages};
+
+/// Where images are mounted.
+const TARGET: &str = "/mnt";
+
+/// Bytes of one read of a file that is read as a whole.
+const READ_BYTES: usize = 128 << 10;
+
+/// Single pages that are read.
+const RANDOM_READS: u32 = 4000;
+
+/// Where the kernel lets disks in memory be made.
+const DISKS: &str = "/sys/kernel/config/nullb";
+
+/// An image that is measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// What it is called in results.
+    pub name: String,
+    /// The type of its file system.
+    pub kind: String,
+    /// Bytes of the image.
+    pub bytes: u64,
+}
+
+/// Measures the images on the disks `vda`, `vdb` and so on.
+pub fn run(images: &[Measured]) -> anyhow::Result<()> {
+    mount(Some("configfs"), "/sys/kernel/config", Some("configfs"), MsFlags::empty(), None::<&str>)?;
+    for (index, image) in images.iter().enumerate() {
+        let disk = PathBuf::from(format!("/dev/vd{}", (b'a' + index as u8) as char));
+        let memory = memory_disk(&format!("m{index}"), &disk, image.bytes)?;
+        let free = free_after_dropping()?;
+        mount(Some(&memory), TARGET, Some(image.kind.as_str()), MsFlags::MS_RDONLY, None::<&str>)
+            .with_context(|| format!("cannot mount {}", image.name))?;
+        let at_rest = free - free_after_dropping()?;
+        let say = |what: &str, value: i64, unit: &str| println!("{MARK}row {} | {what} | {value} | {unit}", image.name);
+        say("memory of a mount", at_rest, "KiB");
+        let files = files()?;
+        for _ in 0..2 {
+            forget_pages()?;
+            let start = Instant::now();
+            let bytes = read_all(&files)?;
+            say("whole tree", start.elapsed().as_micros() as i64, "us");
+            say("bytes of the tree", bytes as i64, "bytes");
+        }
+        forget_pages()?;
+        let start = Instant::now();
+        read_pages(&files)?;
+        say("random pages", start.elapsed().as_micros() as i64 / i64::from(RANDOM_READS), "us/page");
+        umount2(TARGET, MntFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// A disk in memory with what the other disk holds.
+fn memory_disk(name: &str, from: &Path, bytes: u64) -> anyhow::Result<PathBuf> {
+    let folder = Path::new(DISKS).join(name);
+    let before = disks()?;
+    fs::create_dir(&folder).context("cannot make a disk in memory")?;
+    let megabytes = bytes.div_ceil(1 << 20) + 1;
+    for (key, value) in [("size", megabytes), ("blocksize", 512), ("memory_backed", 1), ("irqmode", 0), ("power", 1)] {
+        fs::write(folder.join(key), value.to_string()).with_context(|| key.to_string())?;
+    }
+    let disk = disks()?.into_iter().find(|disk| !before.contains(disk)).context("the kernel made no disk")?;
+    let mut source = File::open(from).with_context(|| from.display().to_string())?.take(bytes);
+    let mut target = File::options().write(true).open(&disk)?;
+    std::io::copy(&mut source, &mut target)?;
+    target.sync_all()?;
+    Ok(disk)
+}
+
+fn disks() -> anyhow::Result<Vec<PathBuf>> {
+    let names = fs::read_dir("/sys/block")?.filter_map(|entry| Some(entry.ok()?.file_name()));
+    Ok(names.map(|name| Path::new("/dev").join(name)).collect())
+}
+
+/// KiB of memory that nothing uses, once all caches are empty.
+fn free_after_dropping() -> anyhow::Result<i64> {
+    for _ in 0..3 {
+        forget_pages()?;
+    }
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:")).context("no MemFree")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// All files with contents, in the order of folders.
+fn files() -> anyhow::Result<Vec<(PathBuf, u64)>> {
+    let (mut found, mut open) = (Vec::new(), vec![PathBuf::from(TARGET)]);
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            if about.is_dir() {
+                open.push(entry.path());
+            } else if about.is_file() && about.len() > 0 {
+                found.push((entry.path(), about.len()));
+            }
+        }
+    }
+    // Images of the same tree are read in the same order.
+    found.sort();
+    Ok(found)
+}
+
+fn read_all(files: &[(PathBuf, u64)]) -> anyhow::Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    for (path, _) in files {
+        let mut file = File::open(path)?;
+        loop {
+            let read = file.read(&mut buffer).with_context(|| path.display().to_string())?;
+            bytes += read as u64;
+            if read == 0 {
+                break;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Reads pages anywhere in the tree, each as likely as another, without read-ahead.
+fn read_pages(files: &[(PathBuf, u64)]) -> anyhow::Result<()> {
+    let pages_of = |size: u64| size.div_ceil(PAGE_BYTES as u64);
+    let ends: Vec<u64> = files
+        .iter()
+        .scan(0, |sum, (_, size)| {
+            *sum += pages_of(*size);
+            Some(*sum)
+        })
+        .collect();
+    let all = *ends.last().context("there are no files")?;
+    let mut random = SplitMix64(4);
+    let mut buffer = [0; PAGE_BYTES];
+    for _ in 0..RANDOM_READS {
+        let page = random.below(all);
+        let index = ends.partition_point(|end| *end <= page);
+        let (path, size) = &files[index];
+        let file = File::open(path)?;
+        fadvise(&file, 0, None, Advice::Random)?;
+        let at = (page - (ends[index] - pages_of(*size))) * PAGE_BYTES as u64;
+        ensure!(file.read_at(&mut buffer, at)? > 0, "{}: nothing at {at}", path.display());
+    }
+    Ok(())
+}
+
+/// Prints which pages of the files below `folder` are in memory: for a file system that reads no
+/// page that nobody asked for, those that were touched.
+pub fn touched(folder: &Path) -> anyhow::Result<()> {
+    let device = fs::metadata(folder)?.dev();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next)? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            if about.is_dir() && about.dev() == device {
+                open.push(entry.path());
+            } else if about.is_file() && about.len() > 0 {
+                let path = entry.path();
+                let pages = resident(&path)?;
+                let name = OsStr::from_bytes(path.strip_prefix(folder)?.as_os_str().as_bytes());
+                if !pages.is_empty() && name.to_str().is_some_and(|name| !name.contains(['|', '\n'])) {
+                    let pages: Vec<String> = pages.iter().map(usize::to_string).collect();
+                    println!("{MARK}touched {} | {} | {}", name.display(), about.len(), pages.join(","));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "no crate has a safe mincore")]
+fn resident(path: &Path) -> anyhow::Result<Vec<usize>> {
+    let file = File::open(path)?;
+    // SAFETY: nobody writes to the file, and its bytes are not read.
+    let map = unsafe { Mmap::map(&file)? };
+    let mut states = vec![0u8; map.len().div_ceil(PAGE_BYTES)];
+    // SAFETY: the addresses are those of the mapping, and there is a byte for each page.
+    let result = unsafe { nix::libc::mincore(map.as_ptr() as *mut _, map.len(), states.as_mut_ptr()) };
+    ensure!(result == 0, "mincore: {}", std::io::Error::last_os_error());
+    Ok(states.iter().enumerate().filter(|(_, state)| *state & 1 != 0).map(|(page, _)| page).collect())
+}
