@@ -132,7 +132,7 @@ static void spread(struct inode *reader, struct rnl_block *block)
 			before = ULONG_MAX;
 		}
 		index = ((u64)file_chunk << info->chunk_shift) >> PAGE_SHIFT;
-		/* Chunks are smaller than pages in images of small blocks. */
+		/* A page may have several chunks. */
 		if (!inode || index == before)
 			continue;
 		before = index;
