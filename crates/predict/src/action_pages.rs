@@ -15,6 +15,8 @@ pub(crate) struct ActionPages {
     pub pages: Vec<PageId>,
     /// Positions sorted by their page.
     by_page: Vec<u32>,
+    /// Positions of extras, in order.
+    extras: Vec<u32>,
 }
 
 impl ActionPages {
@@ -23,11 +25,18 @@ impl ActionPages {
         assert!(!pages.is_empty() && pages.len() < u32::MAX as usize, "actions have pages, and few enough to number");
         let mut by_page: Vec<u32> = (0..pages.len() as u32).collect();
         by_page.sort_unstable_by_key(|position| pages[*position as usize]);
-        ActionPages { id: action.id, revision: action.revision, pages, by_page }
+        let extras = (0..).zip(&action.marks).filter(|(_, mark)| mark.extra).map(|(position, _)| position).collect();
+        ActionPages { id: action.id, revision: action.revision, pages, by_page, extras }
     }
 
     pub fn len(&self) -> u32 {
         self.pages.len() as u32
+    }
+
+    /// Whether the page at `position` was added by a run with hidden touches, and touched by no
+    /// exact run since.
+    pub fn is_extra(&self, position: u32) -> bool {
+        self.extras.binary_search(&position).is_ok()
     }
 
     /// Where `page` stands in the action.

@@ -165,7 +165,7 @@ impl ActionPredictor {
         if self.config.frozen || !follow.confirmed || follow.found && follow.hits == 0 {
             return (Some(action), false);
         }
-        if !follow.uncredited {
+        if !follow.uncredited && !follow.siblings.is_first_likelier() {
             self.actions.note(|set| set.credit(action));
         }
         let change = self.learn(|set, merge| set.extend(action, &follow.extras, merge));
@@ -296,7 +296,7 @@ impl Predictor for ActionPredictor {
             Mode::Paper => self.step_paper(&mut run, page),
         };
         let push = self.push(&mut run, span);
-        let verdict = Verdict { phase: run.phase(), push, cancel };
+        let verdict = Verdict { phase: run.phase(), push, cancel, hold: run.hold.take() };
         self.runs.put(token, run, now);
         self.make_room_for_pages();
         verdict

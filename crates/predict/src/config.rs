@@ -54,6 +54,9 @@ pub struct Config {
     pub lookahead_found: u32,
     /// Most segments ahead (streaming): 64 x 128 KiB = 8 MiB.
     pub lookahead_max: u32,
+    /// Part of what a run was pushed (percent) that may be in vain if it turns out to be of another
+    /// action that begins alike (streaming).
+    pub waste_percent: u32,
     /// Misses without a hit after which the action is given up (streaming).
     pub miss_limit: u32,
     /// Misses without a hit after which another action takes over if it has them all and starts
@@ -85,6 +88,7 @@ impl Default for Config {
             lookahead_first: 8,
             lookahead_found: 1,
             lookahead_max: 64,
+            waste_percent: 15,
             miss_limit: 8,
             narrow_misses: 2,
             audits: Audits { first: 2, every: 8 },

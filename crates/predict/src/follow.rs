@@ -7,6 +7,7 @@ use units::PageId;
 
 use crate::Config;
 use crate::action_pages::ActionPages;
+use crate::siblings::{Siblings, Turn};
 
 /// Positions to push: from, through.
 pub(crate) type Span = (u32, u32);
@@ -18,6 +19,13 @@ pub(crate) const RETURN_HITS: u32 = 2;
 /// So many extras are kept of any action; of longer ones, as many as they have pages. A set takes
 /// far fewer, and this is what bounds a run that leaves an action and comes back for ever.
 const EXTRAS_MIN: usize = 64;
+
+/// Segments ahead of the furthest touch from which on another touch is not the next step of a run:
+/// runs of one program differ by less.
+const STEP_SEGMENTS: u32 = 4;
+
+/// Places that are noted away from where a run is.
+const PLACES_MAX: usize = 4;
 
 /// A token that follows an action.
 ///
@@ -32,6 +40,12 @@ pub(crate) struct Follow {
     pub through: u32,
     /// Segments to stay ahead by (streaming).
     pub lookahead: u32,
+    /// Other actions that begin alike, of which the run may be (streaming).
+    pub siblings: Siblings,
+    /// Position that the run began with, or moved to.
+    pub start: u32,
+    /// Positions away from there that were touched lately, the newest last.
+    places: Vec<u32>,
     /// The run was found in the middle of the action by a single miss: the device has the pages
     /// between two misses.
     pub found: bool,
@@ -58,6 +72,9 @@ impl Follow {
             progress,
             through: progress + 1,
             lookahead,
+            siblings: Siblings::default(),
+            start: 0,
+            places: Vec::new(),
             found: false,
             uncredited: false,
             begun: false,
@@ -69,15 +86,28 @@ impl Follow {
     }
 
     /// Orders up to the end of the segment that lies `ahead` segments after the one of `progress`.
+    /// Where siblings part, what only this one has may be in vain: of that no more is ordered than
+    /// the part of what was touched that may be wasted.
     pub fn order(&mut self, ahead: u32, config: &Config) -> Option<Span> {
-        let segment = self.progress / config.segment_pages;
-        let target = (segment.saturating_add(1).saturating_add(ahead)).saturating_mul(config.segment_pages);
-        let target = target.min(self.action.len());
+        let mut target = segment_end(self.progress, ahead, config).min(self.action.len());
+        let touched = self.progress.saturating_sub(self.start);
+        let unsure = u64::from(touched) * u64::from(config.waste_percent) / 100;
+        let reach = self.siblings.reach(&self.action, self.progress, unsure as u32, target);
+        if reach < target {
+            // Whole segments, and always the next one.
+            let whole = reach / config.segment_pages * config.segment_pages;
+            target = target.min(whole.max(segment_end(self.progress, 1, config)));
+        }
         if target <= self.through {
             return None;
         }
         let from = std::mem::replace(&mut self.through, target);
         Some((from, target))
+    }
+
+    /// Whether the run may come to `position` next, or was there.
+    pub fn is_step(&self, position: u32, config: &Config) -> bool {
+        self.found || (self.start..=self.progress.saturating_add(near(config))).contains(&position)
     }
 
     /// A touch at `position` in streaming mode. One behind the progress says only that the run is
@@ -89,10 +119,7 @@ impl Follow {
         }
         let segments_before = self.progress / config.segment_pages;
         let jumped = position > self.through;
-        self.progress = position;
-        self.confirmed = true;
-        self.hits += 1;
-        self.misses.clear();
+        self.advance(position);
         if self.found && jumped {
             // The device needed nothing of what was skipped, and will hardly need much of what
             // follows.
@@ -100,9 +127,47 @@ impl Follow {
             self.through = position + 1;
             self.begun = false;
         } else if position / config.segment_pages > segments_before {
-            self.lookahead = self.lookahead.saturating_mul(2).min(config.lookahead_max);
+            self.lookahead = self.lookahead.saturating_mul(2).clamp(1, config.lookahead_max);
         }
         self.order(self.lookahead, config)
+    }
+
+    fn advance(&mut self, position: u32) {
+        self.progress = position;
+        self.confirmed = true;
+        self.hits += 1;
+        self.misses.clear();
+    }
+
+    /// A touch away from where the run is. The first one says that the run may not need what comes
+    /// next: no more is pushed than the next segment. One close to another one says that the run
+    /// goes on there. Whether it does.
+    pub fn stray(&mut self, position: u32, config: &Config) -> bool {
+        let moves = self.places.iter().any(|place| place.abs_diff(position) <= near(config));
+        let place = if moves { self.progress } else { position };
+        if self.places.len() == PLACES_MAX {
+            self.places.remove(0);
+        }
+        self.places.push(place);
+        self.lookahead = config.lookahead_found;
+        if moves {
+            self.advance(position);
+            self.start = position;
+            self.through = position + 1;
+            self.begun = false;
+        } else {
+            self.misses.clear();
+            self.through = self.through.min(segment_end(self.progress, self.lookahead, config));
+        }
+        moves
+    }
+
+    /// The run is rather of a sibling, in which it has come to `position`.
+    pub fn turned(self, Turn { sibling, position }: Turn, config: &Config) -> Follow {
+        let (action, siblings) = self.siblings.turn(sibling, self.action, self.progress);
+        let extras = self.extras.into_iter().filter(|extra| action.position(extra.page).is_none()).collect();
+        let follow = Follow::new(action, position, self.lookahead.min(config.lookahead_first));
+        Follow { siblings, extras, hits: self.hits + 1, confirmed: true, ..follow }
     }
 
     /// A touch at `position` in paper mode, at or before the end of the pushed pages: the next
@@ -156,6 +221,16 @@ impl Follow {
     pub fn at_end(&self, config: &Config) -> bool {
         self.all_ordered() && self.progress / config.segment_pages == (self.action.len() - 1) / config.segment_pages
     }
+}
+
+/// Position behind the segment that lies `ahead` segments after the one of `position`.
+fn segment_end(position: u32, ahead: u32, config: &Config) -> u32 {
+    (position / config.segment_pages).saturating_add(1).saturating_add(ahead).saturating_mul(config.segment_pages)
+}
+
+/// Positions that a run may skip and still be where it was.
+pub(crate) fn near(config: &Config) -> u32 {
+    STEP_SEGMENTS.saturating_mul(config.segment_pages)
 }
 
 /// Index of the third match in the first segment, SEG_MAX-2 counted from 1, if the segment is long

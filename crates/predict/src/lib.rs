@@ -29,6 +29,7 @@ mod predictor;
 pub mod provider;
 mod readahead;
 mod replay;
+mod siblings;
 mod speculation;
 
 pub use action_predictor::{ActionPredictor, Counters};

@@ -136,7 +136,7 @@ impl Predictor for MajorityTrend {
         history.touched = self.touches;
         self.oldest.insert(self.touches, token);
         let pages = history.step(page, new);
-        Verdict { phase: Phase::Generate, push: self.ordered.put(token, pages), cancel: false }
+        Verdict { phase: Phase::Generate, push: self.ordered.put(token, pages), cancel: false, hold: None }
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {

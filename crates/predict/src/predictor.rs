@@ -46,6 +46,9 @@ pub struct Verdict {
     pub push: Option<PushOrder>,
     /// Stop the token's current push: queued pages are no longer wanted.
     pub cancel: bool,
+    /// Push nothing of the current sequence from this position on, for now: an order may go on
+    /// there.
+    pub hold: Option<u32>,
 }
 
 /// What became of a token.

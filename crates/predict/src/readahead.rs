@@ -135,7 +135,7 @@ impl Predictor for LinuxReadahead {
         self.oldest.insert(self.touches, key);
         let (from, through) = LinuxReadahead::slide(window, new, page.index, (self.file_pages)(page.inode));
         let pages = (from..through).map(|index| PageId::new(page.inode, index)).collect();
-        Verdict { phase: Phase::Generate, push: self.ordered.put(token, pages), cancel: false }
+        Verdict { phase: Phase::Generate, push: self.ordered.put(token, pages), cancel: false, hold: None }
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {

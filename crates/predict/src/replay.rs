@@ -107,6 +107,7 @@ pub fn evaluate(predictor: &mut dyn Predictor, orders: &[Order], model: &CostMod
 
 struct Queued {
     page: PageId,
+    position: u32,
     /// Its touch is visible.
     visible: bool,
 }
@@ -213,6 +214,11 @@ impl<'a> Replay<'a> {
             self.queue.clear();
             self.queued.clear();
         }
+        if let Some(hold) = verdict.hold {
+            let held = self.queue.iter().filter(|queued| queued.position >= hold);
+            held.for_each(|queued| _ = self.queued.remove(&queued.page));
+            self.queue.retain(|queued| queued.position < hold);
+        }
         let Some(order) = verdict.push else { return };
         if self.queue.is_empty() {
             // An idle link begins to send when the touch has reached the server.
@@ -220,10 +226,10 @@ impl<'a> Replay<'a> {
         }
         let all = order.audit || self.model.visible == Visible::All;
         for (offset, page) in predictor.pages(self.token, &order).iter().enumerate() {
-            let position = order.from as usize + offset;
-            let starts = offset == 0 || position.is_multiple_of(SEGMENT_PAGES_MAX);
+            let position = order.from + offset as u32;
+            let starts = offset == 0 || position.is_multiple_of(SEGMENT_PAGES_MAX as u32);
             if !self.held.contains_key(page) && self.queued.insert(*page) {
-                self.queue.push_back(Queued { page: *page, visible: all || starts });
+                self.queue.push_back(Queued { page: *page, position, visible: all || starts });
             }
         }
     }

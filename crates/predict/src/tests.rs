@@ -8,6 +8,7 @@ mod learning;
 mod paper;
 mod properties;
 mod provider;
+mod siblings;
 mod streaming;
 
 use std::time::Duration;
@@ -38,8 +39,8 @@ fn knowing(config: Config, actions: &[&[u32]]) -> ActionPredictor {
 /// input, `->`, and what comes of it:
 ///
 /// - `a 3 -> generate cancel push 8 9`: token `a` touches page 3. Then the phase, `cancel` if the
-///   push is cancelled, `audit` or `push` with the pages if there is an order. Ranges are written
-///   `8..10`, end included.
+///   push is cancelled, `hold` with the position from which on it is held back, `audit` or `push`
+///   with the pages if there is an order. Ranges are written `8..10`, end included.
 /// - `a end -> action 1 changed`: token `a` ends. `none` if no action came of it.
 /// - `wait 3 -> a action 1`: seconds pass, then the expired tokens.
 fn check(predictor: &mut ActionPredictor, script: &str) {
@@ -92,6 +93,9 @@ fn verdict_text(predictor: &ActionPredictor, token: Token, verdict: &Verdict) ->
     .to_string();
     if verdict.cancel {
         text.push_str(" cancel");
+    }
+    if let Some(hold) = verdict.hold {
+        text.push_str(&format!(" hold {hold}"));
     }
     if let Some(order) = &verdict.push {
         let pages = predictor.pages(token, order);

@@ -2,7 +2,8 @@
 
 use units::PageId;
 
-use crate::{Action, ActionSet, MergeConfig, first_touches, overlap_percent};
+use crate::merge::likeness;
+use crate::{Action, ActionSet, MergeConfig, first_touches};
 
 /// Part of an action (percent) that must be found for the rest to be worth pushing.
 const PLACED_PERCENT_MIN: usize = 50;
@@ -48,7 +49,7 @@ impl ActionSet {
         for (action, pages) in found.into_iter().rev() {
             let Some(first) = pages.first() else { continue };
             let variants = self.variants(*first);
-            let is_known = |known: &&Action| overlap_percent(&known.pages, &pages) >= config.overlap_percent;
+            let is_known = |known: &&Action| likeness(known, &pages, config.overlap_percent).is_some();
             if variants.iter().any(is_known)
                 || variants.len() >= config.variants_max
                 || self.actions.len() >= config.actions_max

@@ -8,7 +8,8 @@
 //! A set learns from runs ([`ActionSet::learn`], [`ActionSet::extend`]). An *exact* run is a
 //! complete first-touch order, from a cold start in which no push hid a touch. It refines the
 //! action of the same first page that it overlaps by at least 70 % (Jaccard: pages in both / pages
-//! in either). Without such an action it becomes a variant. Containment would be the wrong measure:
+//! in either), unless one of the two goes a way of its own for long. Without such an action it
+//! becomes a variant. Containment would be the wrong measure:
 //! a program that stops early is contained in every longer run of itself, and as a refinement it
 //! would shorten the longer action. A run in which pushes hid touches can only add the pages that
 //! it missed.

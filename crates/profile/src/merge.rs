@@ -68,6 +68,45 @@ pub fn overlap_percent(one: &[PageId], other: &[PageId]) -> u32 {
     (both * 100).checked_div(either).unwrap_or(100) as u32
 }
 
+/// Pages of a segment that another run did not touch, from which on the segment is a run's own.
+/// What differs by chance lies scattered.
+const OWN_PAGES_MIN: usize = units::SEGMENT_PAGES_MAX * 3 / 4;
+
+/// Part of a run (percent) that may be its own before it is one of another action: what is pushed
+/// in vain, as promised.
+const OWN_PERCENT_MAX: usize = 15;
+
+/// The same of a run that does not come back from its own way to what both have: a last module that
+/// is not always loaded is less.
+const OWN_END_PERCENT_MAX: usize = 5;
+
+/// How much of an action and a run with the same first page is the same ([`overlap_percent`]), if
+/// the run is one of the action: they overlap by at least `percent_min`, and neither goes another
+/// way. Runs that begin alike and then part are siblings, of which each is pushed what it needs.
+/// Pages that runs with hidden touches added to the action are no way of its own: they lie together
+/// where the touches were hidden.
+pub(crate) fn likeness(action: &Action, run: &[PageId], percent_min: u32) -> Option<u32> {
+    let percent = overlap_percent(&action.pages, run);
+    let seen = action.pages.iter().zip(&action.marks).filter(|(_, mark)| !mark.extra).map(|(page, _)| *page);
+    let is_alike = || !parts(run, &action.pages) && !parts(&seen.collect::<Vec<_>>(), run);
+    (percent >= percent_min && is_alike()).then_some(percent)
+}
+
+/// Whether too much of a run lies in segments of its own. Less is enough if half of what follows
+/// the first one is its own.
+fn parts(run: &[PageId], other: &[PageId]) -> bool {
+    let known: HashSet<PageId> = other.iter().copied().collect();
+    let is_own: Vec<bool> = run.iter().map(|page| !known.contains(page)).collect();
+    let count = |some: &[bool]| some.iter().filter(|own| **own).count();
+    let is_segment = |segment: &[bool]| count(segment) >= OWN_PAGES_MIN;
+    let Some(fork) = is_own.windows(units::SEGMENT_PAGES_MAX).position(is_segment) else { return false };
+    let rest = is_own.get(fork..).unwrap_or_default();
+    let own_segments = rest.chunks(units::SEGMENT_PAGES_MAX).filter(|segment| is_segment(segment));
+    let own: usize = own_segments.map(count).sum();
+    let is_end = count(rest) * 2 >= rest.len();
+    own * 100 > run.len() * if is_end { OWN_END_PERCENT_MAX } else { OWN_PERCENT_MAX }
+}
+
 /// Refines `action` by an exact run with the same first page. Its pages keep their order, since
 /// other runs need them where they are; what the run adds goes behind the page that the run touched
 /// before. Only if the action has another order altogether, the run's order wins: anyone may have
@@ -144,4 +183,52 @@ pub(crate) fn extend(action: &mut Action, extras: &[Extra], config: &MergeConfig
         action.stable = false;
     }
     insertions.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use units::{ImageId, InodeId};
+
+    use super::*;
+    use crate::ActionSet;
+
+    /// Pages of one file.
+    fn pages(inode: u32, indexes: impl IntoIterator<Item = u32>) -> Vec<PageId> {
+        indexes.into_iter().map(|index| PageId::new(InodeId(inode), index)).collect()
+    }
+
+    #[test]
+    fn runs_that_begin_alike_and_part_are_siblings() {
+        // Each has 70 % of the pages of all at least, and only the longest one all of them.
+        for other in [
+            pages(1, 0..900),
+            [pages(1, 0..600), pages(1, 860..1000)].concat(),
+            [pages(1, 0..950), pages(2, 0..60)].concat(),
+        ] {
+            for order in [[pages(1, 0..1000), other.clone()], [other.clone(), pages(1, 0..1000)]] {
+                let (mut set, config) = (ActionSet::new(ImageId([3; 32])), MergeConfig::default());
+                order.iter().for_each(|run| _ = set.learn(run, &config));
+                let found: Vec<&[PageId]> = set.iter().map(|action| &action.pages[..]).collect();
+                assert_eq!(found, [&order[0][..], &order[1][..]]);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_that_differ_here_and_there_are_of_one_action() {
+        // Scattered pages, a module of half a segment, one that is replaced in the middle, a last
+        // one that is not loaded.
+        let scattered = |without: u32| (0..1000).filter(move |page| page % 8 != without);
+        for other in [
+            pages(1, scattered(3)),
+            [pages(1, 0..500), pages(2, 0..16), pages(1, 500..1000)].concat(),
+            [pages(1, 0..400), pages(2, 0..60), pages(1, 460..1000)].concat(),
+            pages(1, 0..955),
+        ] {
+            let (mut set, config) = (ActionSet::new(ImageId([3; 32])), MergeConfig::default());
+            set.learn(&pages(1, 0..1000), &config);
+            set.learn(&other, &config);
+            assert_eq!(set.len(), 1);
+        }
+    }
 }

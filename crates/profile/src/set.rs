@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use units::{ActionId, ImageId, PageId};
 
-use crate::merge::{self, Extra, MergeConfig};
-use crate::{Action, PageMark, first_touches, overlap_percent};
+use crate::merge::{self, Extra, MergeConfig, likeness};
+use crate::{Action, PageMark, first_touches};
 
 /// The actions of one image, bounded by a [`MergeConfig`] whenever they change. Deterministic:
 /// equal calls give equal sets.
@@ -23,6 +23,9 @@ pub struct ActionSet {
 
 /// Most first pages that are noted: more than programs fail at the same time.
 const DOUBTED_MAX: usize = 256;
+
+/// A preferred action counts so many times more than others that begin alike.
+const PREFERRED: u32 = 8;
 
 /// What a run did to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +120,12 @@ impl ActionSet {
         }
     }
 
-    /// Makes `id` the best guess of its first page: the uses of its other variants count no more.
+    /// Makes `id` the best guess of its first page: the uses of its other variants count little.
     pub fn prefer(&mut self, id: ActionId) {
-        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
+        let Some(preferred) = self.actions.get(&id) else { return };
+        let (first, most) = (preferred.first_page(), preferred.score / PREFERRED);
         for action in self.actions.values_mut().filter(|action| action.id != id && action.first_page() == first) {
-            action.score = 0;
+            action.score = action.score.min(most);
         }
     }
 
@@ -172,8 +176,8 @@ impl ActionSet {
     /// see [`ActionSet::credit`].
     pub fn learn(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
-        match self.nearest(&run) {
-            Some((overlap, id)) if overlap >= config.overlap_percent => {
+        match self.nearest(&run, config) {
+            Some(id) => {
                 let action = self.actions.get_mut(&id).expect("a variant is in the set");
                 let outcome = Outcome::Refined(merge::refine(action, &run, config));
                 Change { outcome, action: Some(id), removed: self.make_room(config, id) }
@@ -187,8 +191,8 @@ impl ActionSet {
     /// starts with the same page and overlaps it enough, or adds a variant. Never removes a page.
     pub fn learn_partial(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
-        match self.nearest(&run) {
-            Some((overlap, id)) if overlap >= config.overlap_percent => {
+        match self.nearest(&run, config) {
+            Some(id) => {
                 let known: HashSet<PageId> = self.actions[&id].pages.iter().copied().collect();
                 let mut after = run[0];
                 let mut extras = Vec::new();
@@ -218,12 +222,12 @@ impl ActionSet {
         }
     }
 
-    /// The variant of the run's first page that overlaps it most, and by how much. Of equal ones,
+    /// The variant of the run's first page that it is a run of: the one most alike, of equal ones
     /// the best ranked.
-    fn nearest(&self, run: &[PageId]) -> Option<(u32, ActionId)> {
-        let variants = self.variants(*run.first()?);
-        let overlaps = variants.into_iter().map(|action| (overlap_percent(&action.pages, run), action.id));
-        overlaps.reduce(|best, next| if next.0 > best.0 { next } else { best })
+    fn nearest(&self, run: &[PageId], config: &MergeConfig) -> Option<ActionId> {
+        let variants = self.variants(*run.first()?).into_iter();
+        let alike = variants.filter_map(|action| Some((likeness(action, run, config.overlap_percent)?, action.id)));
+        alike.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
     }
 
     fn create(&mut self, pages: Vec<PageId>, config: &MergeConfig) -> Change {

@@ -9,6 +9,8 @@ pub(crate) struct Advice {
     pub token: Token,
     /// Stop what is being pushed.
     pub cancel: bool,
+    /// Push nothing from this position of the action on, for now.
+    pub hold: Option<u32>,
     /// The program ended.
     pub ended: bool,
     /// The touch showed that the device lost what it had been sent.
@@ -19,7 +21,7 @@ pub(crate) struct Advice {
 impl Advice {
     /// The program ended.
     pub fn ended(image: ImageId, token: Token) -> Advice {
-        Advice { image, token, cancel: false, ended: true, cold: false, order: None }
+        Advice { image, token, cancel: false, hold: None, ended: true, cold: false, order: None }
     }
 }
 

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use predict::ActionPredictor;
+use profile::Action;
 use store::{Listed, Store};
 use units::ActionId;
 
@@ -40,6 +41,10 @@ const IMAGE_SHARE: u64 = 4;
 /// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
 /// counts as a start: 128 MiB, which are bundled in less than two seconds.
 const UNTRIED_PAGES_MAX: usize = 32 << 10;
+
+/// Variants of one first page that nobody followed yet, up to which the same holds: a program has
+/// so many tasks that are learned at the same time.
+const UNTRIED_VARIANTS_MAX: usize = 2;
 
 /// Bundles of a small image may take so much all the same.
 const BUNDLE_BYTES_MIN: u64 = 16 << 20;
@@ -324,15 +329,17 @@ fn bundle_bytes_max(image: &Published) -> u64 {
 /// Starts of an action that were counted before anything was known of its bundle, and its pages.
 /// `None` if there is no such action. The run that taught it counts, since the program will start
 /// again. It counts for nothing if it is
-/// - the first run of a variant: a program whose runs have little in common makes a variant with
-///   each, and may follow none of them again;
+/// - one of several variants that nobody followed since: a program whose runs have little in common
+///   makes a variant with each, and may follow none of them again;
 /// - one of many that taught an action which nobody followed since: a stranger can teach any
 ///   number.
 pub(crate) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
     let found = predictor.action(action)?;
     let actions = predictor.actions();
-    let is_variant = actions.variants(found.first_page()).len() > 1;
-    let untried: usize = actions.iter().filter(|action| action.uses <= 1).map(|action| action.pages.len()).sum();
-    let starts = if is_variant || untried > UNTRIED_PAGES_MAX { found.uses.saturating_sub(1) } else { found.uses };
+    let is_untried = |action: &&Action| action.uses <= 1;
+    let variants = actions.variants(found.first_page()).into_iter().filter(is_untried).count();
+    let pages: usize = actions.iter().filter(is_untried).map(|action| action.pages.len()).sum();
+    let are_many = variants > UNTRIED_VARIANTS_MAX || pages > UNTRIED_PAGES_MAX;
+    let starts = if are_many { found.uses.saturating_sub(1) } else { found.uses };
     Some((starts, found.pages.len() as u32))
 }

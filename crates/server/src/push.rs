@@ -129,6 +129,10 @@ impl PagePusher {
         if advice.cancel {
             self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
+        if let Some(position) = advice.hold {
+            let mine = self.sequences.iter_mut().filter(|sequence| sequence.is_for(image, token));
+            mine.filter_map(Sequence::pushing_mut).for_each(|pushing| pushing.hold(position));
+        }
         let Some(order) = advice.order else { return };
         if self.sequences.iter().any(|sequence| sequence.is_unwanted() && sequence.is_for(image, token)) {
             return;

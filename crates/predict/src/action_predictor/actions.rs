@@ -8,6 +8,7 @@ use units::{ActionId, PageId};
 
 use crate::action_pages::ActionPages;
 use crate::index::Index;
+use crate::siblings::{Sibling, Siblings};
 
 /// Memory of a page of an action: its number in the set, in the index and in its tables, and marks.
 const PAGE_BYTES: usize = 56;
@@ -99,6 +100,16 @@ impl Actions {
     pub fn best_start_where(&self, page: PageId, fits: impl Fn(&ActionPages) -> bool) -> Option<Arc<ActionPages>> {
         let starters = self.index.starters(page).iter().copied();
         self.best(starters.filter(|id| self.index.get(*id).is_some_and(|action| fits(action))))
+    }
+
+    /// The actions that begin with the same page as `action`, at their first page.
+    pub fn siblings(&self, action: &ActionPages) -> Siblings {
+        let own = self.set.get(action.id).map_or(0, |action| action.score);
+        let starters = self.index.starters(action.pages[0]).iter().filter(|id| **id != action.id);
+        let mut others: Vec<&Action> = starters.filter_map(|id| self.set.get(*id)).collect();
+        others.sort_by(|one, other| other.rank(one));
+        let sibling = |other: &Action| Some(Sibling::new(Arc::clone(self.index.get(other.id)?), other.score));
+        Siblings::new(own, others.into_iter().filter_map(sibling).collect())
     }
 
     /// The best action that holds `page`, and where.

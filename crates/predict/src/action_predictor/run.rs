@@ -25,6 +25,8 @@ pub(super) struct Run {
     pub doubted: bool,
     /// Its first touch.
     pub first: Option<PageId>,
+    /// Position from which on nothing is to be pushed for now, by the touch that is looked at.
+    pub hold: Option<u32>,
     /// How often it turned from an action to something else; turning for good counts twice.
     pub turns: u32,
     /// The action that was left in the middle, in case the run comes back to it.
@@ -84,7 +86,8 @@ impl Run {
 
     /// Pages held in memory for this run.
     pub fn pages_held(&self) -> usize {
-        let extras = |follow: &Follow| follow.extras.len();
-        self.seen.len() + self.follow().map_or(0, extras) + self.left.as_deref().map_or(0, extras)
+        // A page takes 32 bytes, and a position that is compared with siblings one.
+        let held = |follow: &Follow| follow.extras.len() + follow.siblings.bytes() / 32;
+        self.seen.len() + self.follow().map_or(0, held) + self.left.as_deref().map_or(0, held)
     }
 }

@@ -4,11 +4,16 @@
 //! segment, which the client holds back for that purpose. So:
 //!
 //! - The first page of a known action starts the push at once, with the variant that ranks best.
-//! - A visible touch further on in the action is progress, wherever it lies. Each confirmed segment
-//!   doubles the lookahead.
+//! - A visible touch a little further on in the action is progress. Each confirmed segment doubles
+//!   the lookahead.
+//! - Several actions may begin alike. Little is pushed that a likely one of them lacks, and the run
+//!   turns to one that has its last touches close ahead where the followed one has not
+//!   ([`crate::siblings`]).
+//! - A touch in the action, but far from where the run was, holds the push back. A second one close
+//!   to it says that the run goes on there.
 //! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then
-//!   the program does something else: another variant that has them, another action that explains
-//!   most of them, or something new to construct.
+//!   the program does something else: another action that begins with them, or that explains most
+//!   of them, or something new to construct.
 //! - A run that comes back to the action it left takes it up again.
 //!
 //! In an audit every touch is visible, so the whole order is recorded as one action, whatever
@@ -26,7 +31,8 @@ use units::PageId;
 use super::run::{Run, State};
 use super::{ActionPredictor, Follow, TURNS_MAX};
 use crate::action_pages::ActionPages;
-use crate::follow::{RETURN_HITS, Span};
+use crate::follow::{RETURN_HITS, Span, near};
+use crate::siblings::Turn;
 
 impl ActionPredictor {
     /// One touch in streaming mode. Returns whether to cancel, and what to push.
@@ -70,7 +76,9 @@ impl ActionPredictor {
     fn start(&mut self, run: &mut Run, action: Arc<ActionPages>, touched: Vec<PageId>) -> Option<Span> {
         let last = *touched.last().expect("a start has a touch");
         let position = action.position(last).unwrap_or(0);
+        let siblings = self.actions.siblings(&action);
         let mut follow = Follow::new(action, position, self.config.lookahead_first);
+        follow.siblings = siblings;
         follow.confirmed = position > 0;
         // Between the first page and the last touch there may be pages that were not touched yet.
         follow.through = if position == 1 { 2 } else { 1 };
@@ -94,7 +102,7 @@ impl ActionPredictor {
     /// Follows `action` from the page after `position`, which was touched.
     fn follow_from(&mut self, run: &mut Run, action: Arc<ActionPages>, position: u32, lookahead: u32) -> Option<Span> {
         let mut follow = Follow::new(action, position, lookahead);
-        follow.confirmed = true;
+        (follow.confirmed, follow.start) = (true, position);
         if !run.audited {
             run.record_anew(Vec::new());
         }
@@ -106,11 +114,13 @@ impl ActionPredictor {
     fn stream_follow(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
         let pages_max = self.config.merge.action_pages_max;
         let new = if run.audited { run.record(page, pages_max) } else { !run.seen.contains(&page) };
-        if let Some(position) = follow.action.position(page) {
-            self.counters.matches += u64::from(position > follow.progress);
-            let span = follow.stream(position, &self.config);
-            run.state = State::Follow(follow);
-            return (false, span);
+        let position = follow.action.position(page);
+        let is_step = position.is_some_and(|position| follow.is_step(position, &self.config));
+        if new && let Some(turn) = follow.siblings.touched(page, is_step, near(&self.config)) {
+            return (true, self.turn(run, follow, turn));
+        }
+        if let Some(position) = position {
+            return self.hit(run, follow, position, is_step);
         }
         if !new || run.seen.len() >= pages_max {
             run.state = State::Follow(follow);
@@ -122,6 +132,31 @@ impl ActionPredictor {
         self.missed(run, follow, page)
     }
 
+    /// A touch within the followed action, which is a step of the run or not.
+    fn hit(&mut self, run: &mut Run, mut follow: Follow, position: u32, is_step: bool) -> (bool, Option<Span>) {
+        let (cancel, span) = if is_step {
+            self.counters.matches += u64::from(position > follow.progress);
+            (false, follow.stream(position, &self.config))
+        } else if follow.stray(position, &self.config) {
+            (true, follow.order(follow.lookahead, &self.config))
+        } else {
+            run.hold = Some(follow.through);
+            (false, None)
+        };
+        run.state = State::Follow(follow);
+        (cancel, span)
+    }
+
+    /// The run is of another action that begins alike.
+    fn turn(&mut self, run: &mut Run, follow: Follow, turn: Turn) -> Option<Span> {
+        self.counters.rescans += 1;
+        run.turns += u32::from(!follow.proven());
+        let mut follow = follow.turned(turn, &self.config);
+        let span = follow.order(follow.lookahead, &self.config);
+        run.state = State::Follow(follow);
+        span
+    }
+
     /// Decides what a miss means.
     fn missed(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
         if let Some(position) = run.left.as_ref().and_then(|left| left.action.position(page)) {
@@ -131,12 +166,17 @@ impl ActionPredictor {
             let both = run.left.as_ref().zip(reached).and_then(|(left, page)| left.action.position(*page));
             let position = both.unwrap_or(position).min(position);
             follow.take_misses();
+            let (is_proven, mut left) = (follow.proven(), *run.left.take().expect("the page lies in it"));
             self.drop_follow(run, follow);
-            let left = *run.left.take().expect("the page lies in it");
+            if !is_proven {
+                // What begins with its last misses was not it: they are its own.
+                std::mem::take(&mut left.misses).into_iter().for_each(|page| left.miss(page));
+            }
             return (true, self.come_back(run, left, position, page));
         }
         if let Some((action, position)) = self.told_apart(&follow) {
-            return (true, self.switch(run, follow, action, position));
+            let lookahead = (follow.lookahead / 2).max(1);
+            return (true, self.switch(run, follow, (action, position), lookahead));
         }
         if let Some(next) = self.actions.best_start(page).filter(|_| follow.at_end(&self.config)) {
             self.leave(run, follow, false);
@@ -147,8 +187,10 @@ impl ActionPredictor {
             run.state = State::Follow(follow);
             return (false, None);
         }
-        if let Some((action, position)) = self.actions.explaining(&follow.misses) {
-            return (true, self.switch(run, follow, action, position));
+        if let Some(explaining) = self.actions.explaining(&follow.misses) {
+            // It may be no more than a part of it that the run is in.
+            let lookahead = self.config.lookahead_found.max(1);
+            return (true, self.switch(run, follow, explaining, lookahead));
         }
         if follow.at_end(&self.config) && misses <= self.config.segment_pages {
             // A few pages past the end extend the action.
@@ -165,27 +207,25 @@ impl ActionPredictor {
         (true, None)
     }
 
-    /// The action that a few misses point to: a variant of the same first page that has them all,
-    /// or an action that begins with one of them and has those after it. At its end an action gives
-    /// way to a variant at once.
+    /// The action that a few misses point to: it begins with one of them and has those after it.
     fn told_apart(&self, follow: &Follow) -> Option<(Arc<ActionPages>, u32)> {
         let misses = &follow.misses[..];
-        let few = self.config.narrow_misses.max(1) as usize;
-        let to_variant = if follow.at_end(&self.config) { 1 } else { few };
-        let variant = (misses.len() >= to_variant)
-            .then(|| self.actions.having(follow.action.pages[0], misses, follow.action.id))
-            .flatten();
         let begun = |start: usize| self.actions.having(misses[start], &misses[start..], follow.action.id);
-        let starts = if misses.len() >= few { misses.len() - 1 } else { 0 };
-        let action = variant.or_else(|| (0..starts).find_map(begun))?;
+        let starts = if misses.len() >= self.config.narrow_misses.max(1) as usize { misses.len() - 1 } else { 0 };
+        let action = (0..starts).find_map(begun)?;
         let last = misses.last().and_then(|page| action.position(*page))?;
         Some((action, last))
     }
 
-    /// Leaves one action for another that explains the misses.
-    fn switch(&mut self, run: &mut Run, follow: Follow, action: Arc<ActionPages>, position: u32) -> Option<Span> {
+    /// Leaves one action for another, which has the misses: the last one at this position.
+    fn switch(
+        &mut self,
+        run: &mut Run,
+        follow: Follow,
+        (action, position): (Arc<ActionPages>, u32),
+        lookahead: u32,
+    ) -> Option<Span> {
         self.counters.rescans += 1;
-        let lookahead = (follow.lookahead / 2).max(1);
         let (sibling, proven) = (action.pages[0] == follow.action.pages[0], follow.proven());
         if sibling && !proven {
             // The run was of the other variant from its start.
@@ -204,7 +244,9 @@ impl ActionPredictor {
     /// for more than a moment, or `in_any_case`, is kept for it to come back to, unless another is
     /// kept already.
     fn leave(&mut self, run: &mut Run, mut follow: Follow, in_any_case: bool) {
-        let misses = follow.take_misses().len() as u32;
+        let taken = follow.take_misses();
+        let misses = taken.len() as u32;
+        follow.misses = taken;
         run.turns += match misses < self.config.miss_limit {
             _ if run.turns == 0 && !follow.proven() => TURNS_MAX,
             true => 1,

@@ -152,7 +152,7 @@ impl FlowPredictor {
             (true, true) => Phase::Generate,
         };
         self.runs.put(token, run, &self.config);
-        Verdict { phase, push, cancel }
+        Verdict { phase, push, cancel, hold: None }
     }
 
     /// Follows the sure steps from the blocks of `from` to one of those of `to`; the blocks on the

@@ -112,7 +112,8 @@ impl Attack {
             let (clean, found) = (&clean[1..], &found[spoiled..]);
             let mean = |all: &[Evaluation]| Evaluation::total(all).demanded / all.len() as u64;
             let worst = |all: &[Evaluation]| all.iter().map(|one| one.demanded).max();
-            assert!(mean(found) <= mean(clean) + 5, "{report}");
+            // What is wrong and what is right may be taken for siblings for a while.
+            assert!(mean(found) <= mean(clean) + 10, "{report}");
             assert!(worst(found) <= worst(clean).map(|demanded| demanded + 10), "{report}");
             if spoiled == SPOILED_STARTS {
                 assert!(found.iter().all(|one| one.wasted * 5 <= one.touched), "{report}");

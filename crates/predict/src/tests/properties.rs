@@ -99,6 +99,10 @@ fn touch(
     if verdict.cancel {
         current.remove(&token);
     }
+    if let (Some(hold), Some(order)) = (verdict.hold, current.get_mut(&token)) {
+        assert!(hold <= order.through);
+        order.through = hold;
+    }
     if let Some(order) = verdict.push {
         assert!(order.from < order.through);
         assert_eq!(predictor.pages(token, &order).len() as u32, order.through - order.from, "an order has its pages");

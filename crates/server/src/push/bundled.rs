@@ -160,7 +160,7 @@ fn is_most(lacking: usize, pages: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashSet;
 
     use store::Memory;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// A bundle of 22 pieces in three groups.
-    fn bundle() -> Arc<Bundle> {
+    pub fn bundle() -> Arc<Bundle> {
         bundle_with(false)
     }
 

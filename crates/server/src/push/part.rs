@@ -99,6 +99,19 @@ impl Part {
         (Part::All { bundled }, Progress::new(order.from, pages, coming, order.total))
     }
 
+    /// Sends nothing from this position of the action on. Of pages beside a bundle there are too
+    /// few to count.
+    pub fn hold(&mut self, progress: &mut Progress, position: u32) {
+        match self {
+            Part::All { .. } => progress.hold(position),
+            Part::Held(bundle, orders) => {
+                orders.through = orders.through.min(position);
+                progress.hold(u32::try_from(orders.held_through(bundle)).unwrap_or(u32::MAX));
+            }
+            Part::Lacking(..) => {}
+        }
+    }
+
     /// Takes an order that goes on where the last one ended, or one page behind that; of a bundle
     /// also one that goes on further behind. False if it does not fit.
     pub fn extend(&mut self, progress: &mut Progress, order: &Ordered) -> bool {
@@ -116,6 +129,50 @@ impl Part {
                 let pages: Vec<PageId> = bundle.lacking(&pages).collect();
                 progress.extend(progress.through(), &pages, &[], None)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use units::ActionId;
+
+    use super::super::bundled::tests::bundle;
+    use super::*;
+
+    /// Pages of the action that the bundle was made of.
+    fn order(bundle: &Bundle, from: u32, through: u32) -> Ordered {
+        Ordered {
+            action: ActionId(3),
+            revision: 0,
+            begins: from <= 1,
+            from,
+            pages: bundle.pages[from as usize..through as usize].to_vec(),
+            coming: Vec::new(),
+            before: None,
+            total: bundle.pages.len() as u32,
+            segment_pages: 32,
+            audit: false,
+        }
+    }
+
+    #[test]
+    fn what_is_held_back_is_not_sent_until_an_order_goes_on_there() {
+        let bundle = bundle();
+        let (_, held) = Part::held(&bundle, &order(&bundle, 1, 500)).unwrap();
+        let all = Part::all(&mut order(&bundle, 1, 500), true);
+        for (mut part, mut progress) in [held, all] {
+            progress.begin_piece(64);
+            part.hold(&mut progress, 40);
+            assert_eq!(progress.through(), 64, "the piece that is being built goes");
+            part.hold(&mut progress, 300);
+            assert_eq!(progress.through(), 64);
+            assert!(part.extend(&mut progress, &order(&bundle, 40, 96)));
+            assert_eq!(progress.through(), 96);
+            part.hold(&mut progress, 96);
+            assert_eq!(progress.through(), 96);
+            assert!(part.extend(&mut progress, &order(&bundle, 96, 700)));
+            assert_eq!(progress.through(), 700);
         }
     }
 }

@@ -102,6 +102,15 @@ impl Progress {
         true
     }
 
+    /// Forgets the pages from `position` on that are not queued or being built.
+    pub fn hold(&mut self, position: u32) {
+        let kept = position.max(self.next).saturating_sub(self.base) as usize;
+        if kept < self.pages.len() {
+            self.pages.truncate(kept);
+            self.coming.clear();
+        }
+    }
+
     /// Adds pages behind the last one of the action, which grows. False if positions have run out,
     /// after 16 TiB without a break.
     pub fn append(&mut self, pages: &[PageId]) -> bool {
@@ -176,6 +185,7 @@ mod tests {
         Begin { piece_pages: u32, whole: bool },
         Finish,
         Ahead(u32),
+        Hold(u32),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -186,6 +196,7 @@ mod tests {
             (0u32..40, any::<bool>()).prop_map(|(piece_pages, whole)| Step::Begin { piece_pages, whole }),
             Just(Step::Finish),
             (0u32..200).prop_map(Step::Ahead),
+            prop_oneof![0u32..200, u32::MAX - 100..=u32::MAX].prop_map(Step::Hold),
         ]
     }
 
@@ -216,6 +227,10 @@ mod tests {
                         }
                     }
                     Step::Finish => progress.finish_piece(),
+                    Step::Hold(position) => {
+                        progress.hold(position);
+                        prop_assert!(progress.through() <= position.max(progress.next()));
+                    }
                     Step::Ahead(span) => prop_assert!(progress.take_ahead(span).len() <= span as usize),
                 }
                 let Progress { base, pages, queued_through, next, .. } = &progress;

@@ -208,6 +208,12 @@ impl Pushing {
         self.action == order.action && self.revision == order.revision && self.part.extend(&mut self.progress, order)
     }
 
+    /// Sends nothing from this position of the action on until an order says so. What is queued or
+    /// being built goes.
+    pub fn hold(&mut self, position: u32) {
+        self.part.hold(&mut self.progress, position);
+    }
+
     /// What it cost to push as much of it as was queued, if a bundle makes a difference to that.
     /// `action`: the pages of the action now; `rate`: that of the link, in bytes a second.
     pub fn start(&self, action: &[PageId], rate: Option<u64>) -> Option<Start> {

@@ -312,10 +312,11 @@ fn advice_of(
             audit: order.audit,
         }
     });
-    (verdict.cancel || order.is_some()).then_some(Advice {
+    (verdict.cancel || verdict.hold.is_some() || order.is_some()).then_some(Advice {
         image,
         token,
         cancel: verdict.cancel,
+        hold: verdict.hold,
         ended: false,
         cold,
         order,

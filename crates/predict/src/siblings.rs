@@ -1,0 +1,193 @@
+//! Which of several actions that begin alike a run is of.
+//!
+//! Each has odds: how much it was used lately, divided by [`MISFIT`] for each touch that it does
+//! not have close ahead, if another one has. A touch that it has makes up for one that it has not,
+//! since runs of one action differ here and there. While two are about as likely, only what both
+//! have is worth pushing far ahead.
+
+use std::sync::Arc;
+
+use units::PageId;
+
+use crate::action_pages::ActionPages;
+
+/// A touch that does not fit makes an action so many times less likely. Not all pages are touched
+/// in the same order in every run, so one touch is no proof.
+const MISFIT: u32 = 4;
+
+/// An action so many times less likely than the one that is followed is not reckoned with: two
+/// touches that do not fit.
+const UNLIKELY: u32 = MISFIT * MISFIT;
+
+/// Touches in a row that make a run turn: the paper's match at positions 1 and 2.
+const SIGNS_MIN: u32 = 2;
+
+/// Positions between two of them. What a run touches by chance lies scattered.
+const SIGN_PAGES: u32 = 8;
+
+/// Most actions that are compared, one bit each; a first page has no more variants by default.
+pub(crate) const SIBLINGS_MAX: usize = 8;
+
+/// Touches that do not fit, at most: a run that goes another way for long and comes back is not of
+/// the action any more.
+const MISFITS_MAX: u32 = 64;
+
+/// How likely an action is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Odds {
+    /// Recent use.
+    score: u32,
+    /// Touches that did not fit, less those that did.
+    misfits: u32,
+}
+
+/// An action that the run may be of.
+#[derive(Clone, Debug)]
+pub(crate) struct Sibling {
+    action: Arc<ActionPages>,
+    odds: Odds,
+    /// Furthest position that the run has come to, step by step.
+    progress: u32,
+    /// Position of the last touch that it has.
+    last: u32,
+    /// Touches in a row that lie close together in it, and not in what is followed.
+    signs: u32,
+}
+
+/// What a run may be of besides what is followed.
+///
+/// Invariant: there are at most [`SIBLINGS_MAX`] others. Bit `k` of element `i` of `lacking` says
+/// that `others[k]` does not have the page at position `start + i` of what is followed.
+#[derive(Debug, Default)]
+pub(crate) struct Siblings {
+    /// Odds of what is followed.
+    odds: Odds,
+    others: Vec<Sibling>,
+    /// The one of them that the run was taken for at first.
+    first: Option<usize>,
+    start: u32,
+    lacking: Vec<u8>,
+}
+
+/// A run is rather of a sibling.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub sibling: usize,
+    /// Where the touch lies in it.
+    pub position: u32,
+}
+
+impl Odds {
+    fn now(self) -> u32 {
+        self.score / MISFIT.saturating_pow(self.misfits)
+    }
+
+    fn touched(&mut self, fits: bool) {
+        self.misfits = if fits { self.misfits.saturating_sub(1) } else { MISFITS_MAX.min(self.misfits + 1) };
+    }
+}
+
+impl Sibling {
+    /// An action that was used so much lately, at its first page.
+    pub fn new(action: Arc<ActionPages>, score: u32) -> Sibling {
+        Sibling { action, odds: Odds { score, misfits: 0 }, progress: 0, last: 0, signs: 0 }
+    }
+
+    /// Where `page` lies, if that is at most `near` positions ahead. A page that a run with hidden
+    /// touches added is no sign of the action, unless it `fits` what is followed, too.
+    fn find(&self, page: PageId, fits: bool, near: u32) -> Option<u32> {
+        let found = self.action.position(page).filter(|position| fits || !self.action.is_extra(*position));
+        found.filter(|position| *position <= self.progress.saturating_add(near))
+    }
+
+    /// Takes in a touch that was found here, or not.
+    fn touched(&mut self, found: Option<u32>, fits: bool) {
+        self.odds.touched(found.is_some());
+        let is_next = found.is_some_and(|position| position.abs_diff(self.last) <= SIGN_PAGES);
+        self.signs = match found {
+            Some(_) if !fits => 1 + if is_next { self.signs } else { 0 },
+            _ => 0,
+        };
+        self.last = found.unwrap_or(self.last);
+        self.progress = self.progress.max(self.last);
+    }
+}
+
+impl Siblings {
+    /// The best ones of `others`, which are sorted by their rank, beside an action of this score.
+    pub fn new(score: u32, mut others: Vec<Sibling>) -> Siblings {
+        others.truncate(SIBLINGS_MAX);
+        let odds = Odds { score: score.max(UNLIKELY * UNLIKELY), misfits: 0 };
+        // One that was not used lately needs three touches that only it has.
+        others.iter_mut().for_each(|other| other.odds.score = other.odds.score.max(odds.score / UNLIKELY / 2));
+        Siblings { odds, others, ..Siblings::default() }
+    }
+
+    /// The run touched `page`, which `fits` what is followed or not. Says whether it is rather of a
+    /// sibling now.
+    pub fn touched(&mut self, page: PageId, fits: bool, near: u32) -> Option<Turn> {
+        let found: Vec<Option<u32>> = self.others.iter().map(|other| other.find(page, fits, near)).collect();
+        if !fits && found.iter().all(Option::is_none) {
+            return None;
+        }
+        self.odds.touched(fits);
+        self.others.iter_mut().zip(&found).for_each(|(other, found)| other.touched(*found, fits));
+        let own = self.odds.now();
+        // After touches that only the other one has, or when these have turned out to be few.
+        let turns =
+            |other: &Sibling| other.odds.now() > if other.signs < SIGNS_MIN { own.saturating_mul(MISFIT) } else { own };
+        let likelier = self.others.iter().enumerate().filter(|(k, other)| found[*k].is_some() && turns(other));
+        let (sibling, best) = likelier.max_by_key(|(_, other)| other.odds.now())?;
+        Some(Turn { sibling, position: best.last })
+    }
+
+    /// The run is of `others[index]` rather than of the action that is followed, in which it came
+    /// to `progress`: they change places.
+    pub fn turn(mut self, index: usize, followed: Arc<ActionPages>, progress: u32) -> (Arc<ActionPages>, Siblings) {
+        let followed = Sibling { odds: self.odds, progress, last: progress, ..Sibling::new(followed, 0) };
+        let next = std::mem::replace(&mut self.others[index], followed);
+        // A run that turns back to the first one never was of another.
+        let first = if self.first == Some(index) { None } else { self.first.or(Some(index)) };
+        (next.action, Siblings { odds: next.odds, others: self.others, first, ..Siblings::default() })
+    }
+
+    /// Whether the one that the run was taken for at first is likelier after all.
+    pub fn is_first_likelier(&self) -> bool {
+        let first = self.first.and_then(|first| self.others.get(first));
+        first.is_some_and(|first| first.odds.now() > self.odds.now())
+    }
+
+    fn is_likely(&self, other: &Sibling) -> bool {
+        other.odds.now() > self.odds.now() / UNLIKELY
+    }
+
+    /// The position behind `progress`, at most `target`, up to which likely siblings lack no more
+    /// than `most` pages of `followed`.
+    pub fn reach(&mut self, followed: &ActionPages, progress: u32, most: u32, target: u32) -> u32 {
+        let likely: u8 = (0..).zip(&self.others).map(|(k, other)| u8::from(self.is_likely(other)) << k).sum();
+        if likely == 0 {
+            return target;
+        }
+        self.look_up(followed, progress + 1, target);
+        let lacking = self.lacking.iter().take((target - self.start) as usize);
+        let unsure = (self.start..).zip(lacking).filter(|(_, lacking)| *lacking & likely != 0);
+        unsure.map(|(position, _)| position).nth(most as usize).unwrap_or(target)
+    }
+
+    /// Looks up the pages of `followed` from `start` to `end`, those of them that are not known.
+    fn look_up(&mut self, followed: &ActionPages, start: u32, end: u32) {
+        let passed = start.checked_sub(self.start).map_or(self.lacking.len(), |passed| passed as usize);
+        self.lacking.drain(..passed.min(self.lacking.len()));
+        self.start = start;
+        let known = start as usize + self.lacking.len();
+        for page in followed.pages.get(known..end as usize).unwrap_or_default() {
+            let lacks = |other: &Sibling| other.action.position(*page).is_none();
+            self.lacking.push((0..).zip(&self.others).map(|(k, other)| u8::from(lacks(other)) << k).sum());
+        }
+    }
+
+    /// Positions that are looked up: a byte each.
+    pub fn bytes(&self) -> usize {
+        self.lacking.len()
+    }
+}

@@ -1,0 +1,167 @@
+//! Programs that begin alike: what is pushed to one of them while it cannot be told from others.
+//!
+//! Sizes and orders are those of Python: 946 pages until the script is read, 34 while the
+//! interpreter ends, and in between the modules that are imported. The longest one imports what all
+//! others do.
+
+use std::collections::HashMap;
+
+use profile::Order;
+
+use super::*;
+use crate::{CostModel, Evaluation, evaluate};
+
+/// Part of what is pushed (percent) that a run may not use, as promised.
+const WASTE_PERCENT_MAX: u64 = 15;
+
+/// Part of a learned run (percent) that may be demanded.
+const DEMANDED_PERCENT_MAX: u64 = 3;
+
+/// Time of a run beside siblings (percent) of what it takes when it alone was learned.
+const TIME_PERCENT_MAX: u128 = 110;
+
+/// The same while audits are learned from: some siblings are not learned yet, and each audit makes
+/// the others unlikely for a while.
+const TIME_PERCENT_LEARNING: u128 = 130;
+
+const NAMES: [&str; 4] = ["pass", "decimal", "json", "nine"];
+
+/// The pages of one of them.
+fn sibling(name: &str) -> Vec<PageId> {
+    let body: Vec<u32> = match name {
+        "pass" => vec![],
+        // It shares most of its pages with the module json.
+        "decimal" => [2000..2032, 1010..1064].into_iter().flatten().collect(),
+        "json" => (1000..1204).collect(),
+        "nine" => [1000..1204, 3000..3800, 2000..2032, 3800..4517].into_iter().flatten().collect(),
+        _ => panic!("no sibling {name}"),
+    };
+    let pages = [(0..946).collect(), body, (5000..5034).collect()].concat();
+    pages.into_iter().map(page).collect()
+}
+
+/// 50 Mbit/s, and a round trip of 3 ms with the work of both sides.
+fn wifi() -> CostModel {
+    let micros = Duration::from_micros;
+    CostModel { round_trip: micros(4500), page_time: micros(260), work: micros(120), ..CostModel::default() }
+}
+
+/// One start after the other.
+fn starts(predictor: &mut ActionPredictor, names: &[&str]) -> Vec<Evaluation> {
+    let orders: Vec<Order> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| Order {
+            token: Token(at as u128),
+            name: Vec::new(),
+            began: Moment(0),
+            ended: None,
+            pages: sibling(name),
+            exact: true,
+        })
+        .collect();
+    evaluate(predictor, &orders, &wifi())
+}
+
+/// A predictor that has seen one exact run of each, in this order.
+fn learned(names: &[&str], config: Config) -> ActionPredictor {
+    let mut set = ActionSet::new(IMAGE);
+    names.iter().for_each(|name| _ = set.learn(&sibling(name), &config.merge));
+    ActionPredictor::with_actions(set, config)
+}
+
+fn no_audits() -> Config {
+    Config { audits: Audits::NONE, ..Config::default() }
+}
+
+/// What a start takes when nothing else was learned.
+fn alone() -> HashMap<&'static str, Evaluation> {
+    NAMES.into_iter().map(|name| (name, starts(&mut learned(&[name], no_audits()), &[name])[0])).collect()
+}
+
+fn check_start(what: &str, name: &str, found: &Evaluation, alone: &HashMap<&str, Evaluation>, percent: u128) {
+    let alone = &alone[name];
+    assert!(found.wasted * 100 <= found.pushed * WASTE_PERCENT_MAX, "{what} {name}: {found:?}");
+    assert!(found.demanded * 100 <= found.touched * DEMANDED_PERCENT_MAX, "{what} {name}: {found:?}");
+    let (time, bar) = (found.wall.as_micros() * 100, alone.wall.as_micros() * percent);
+    assert!(time <= bar, "{what} {name}: {found:?} alone {alone:?}");
+}
+
+/// All orders of the names.
+fn permutations(names: &[&'static str]) -> Vec<Vec<&'static str>> {
+    let Some((last, rest)) = names.split_last() else { return vec![vec![]] };
+    let places = permutations(rest).into_iter().flat_map(|order| {
+        (0..=order.len()).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, last);
+            order
+        })
+    });
+    places.collect()
+}
+
+#[test]
+fn a_start_that_was_learned_beside_others_wastes_little_and_waits_little() {
+    let alone = alone();
+    for order in permutations(&NAMES) {
+        for name in NAMES {
+            let mut predictor = learned(&order, no_audits());
+            let found = starts(&mut predictor, &[name])[0];
+            check_start(&format!("after {order:?}"), name, &found, &alone, TIME_PERCENT_MAX);
+        }
+    }
+}
+
+#[test]
+fn starts_in_turn_are_all_as_fast_as_alone() {
+    let alone = alone();
+    for order in permutations(&NAMES) {
+        let mut predictor = learned(&order, no_audits());
+        let names = [order.clone(), order.clone(), order.clone()].concat();
+        for (at, found) in starts(&mut predictor, &names).iter().enumerate() {
+            check_start(&format!("start {at} of {order:?}"), names[at], found, &alone, TIME_PERCENT_MAX);
+        }
+        assert_eq!(predictor.actions().len(), 4, "{order:?}");
+    }
+}
+
+#[test]
+fn a_first_shorter_run_wastes_no_more_than_the_window() {
+    for (longer, shorter) in [("nine", "pass"), ("nine", "decimal"), ("nine", "json"), ("json", "pass")] {
+        let mut predictor = learned(&[longer], no_audits());
+        for found in &starts(&mut predictor, &[longer, longer, shorter, shorter, longer, shorter])[2..] {
+            assert!(found.wasted * 100 <= found.pushed * WASTE_PERCENT_MAX, "{shorter} after {longer}: {found:?}");
+            assert!(
+                found.demanded * 100 <= found.touched * DEMANDED_PERCENT_MAX,
+                "{shorter} after {longer}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_learned_from_starts_in_turn_is_as_good() {
+    let alone = alone();
+    for order in permutations(&NAMES) {
+        let mut predictor = ActionPredictor::new(IMAGE, Config::default());
+        let names: Vec<&str> = (0..8).flat_map(|_| order.clone()).collect();
+        for (name, found) in names.iter().zip(&starts(&mut predictor, &names)).skip(2 * NAMES.len()) {
+            check_start(&format!("turns of {order:?}"), name, found, &alone, TIME_PERCENT_LEARNING);
+        }
+    }
+}
+
+#[test]
+fn right_after_an_audit_of_one_the_others_still_waste_little() {
+    let alone = alone();
+    for audited in NAMES {
+        for name in NAMES {
+            let mut set = learned(&NAMES, no_audits()).actions().clone();
+            let id = set.learn(&sibling(audited), &no_audits().merge).action.unwrap();
+            set.credit(id);
+            set.prefer(id);
+            let found = starts(&mut ActionPredictor::with_actions(set, no_audits()), &[name])[0];
+            check_start(&format!("after an audit of {audited}"), name, &found, &alone, TIME_PERCENT_LEARNING);
+        }
+    }
+}
