@@ -100,7 +100,7 @@ fn read_pieces(shared: &Shared, images: &[Arc<Published>], until: Instant) {
     let mut left = (shared.config.shares().decoded / MEMORY_PART) as u64;
     'bundles: for (_, image, action) in actions {
         let Some(bundle) = images.get(image).and_then(|image| image.bundles.get(action)) else { continue };
-        // Those that are not compressed are there for devices that take no others.
+        // A bundle has uncompressed pieces because devices on fast links are sent these.
         for codec in [PushCodec::Stored, PushCodec::Lz4, PushCodec::Zstd].into_iter().filter(|codec| bundle.has(*codec))
         {
             for piece in 0..bundle.piece_count() {

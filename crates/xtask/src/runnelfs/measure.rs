@@ -157,7 +157,9 @@ fn said(console: &str) -> impl Iterator<Item = &str> {
 /// Prints how long a start took, and what it read from the card.
 fn print_start(name: &str, console: &str) -> anyhow::Result<()> {
     let numbers = |what: &str| -> anyhow::Result<Vec<f64>> {
-        let line = said(console).find_map(|line| line.strip_prefix(what)).with_context(|| format!("no{what}"))?;
+        let line = said(console)
+            .find_map(|line| line.strip_prefix(what))
+            .with_context(|| format!("its console has no line \"{what}\""))?;
         Ok(line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
     };
     let (before, after) = (numbers("mounting ")?, numbers("login ")?);

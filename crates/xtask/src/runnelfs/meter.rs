@@ -49,12 +49,9 @@ pub fn run(images: &[Measured]) -> anyhow::Result<()> {
     for (index, image) in images.iter().enumerate() {
         let disk = PathBuf::from(format!("/dev/vd{}", (b'a' + index as u8) as char));
         let memory = memory_disk(&format!("m{index}"), &disk, image.bytes)?;
-        let free = free_after_dropping()?;
         mount(Some(&memory), TARGET, Some(image.kind.as_str()), MsFlags::MS_RDONLY, None::<&str>)
             .with_context(|| format!("cannot mount {}", image.name))?;
-        let at_rest = free - free_after_dropping()?;
         let say = |what: &str, value: i64, unit: &str| println!("{MARK}row {} | {what} | {value} | {unit}", image.name);
-        say("memory of a mount", at_rest, "KiB");
         let files = files()?;
         for _ in 0..2 {
             forget_pages()?;
@@ -92,16 +89,6 @@ fn memory_disk(name: &str, from: &Path, bytes: u64) -> anyhow::Result<PathBuf> {
 fn disks() -> anyhow::Result<Vec<PathBuf>> {
     let names = fs::read_dir("/sys/block")?.filter_map(|entry| Some(entry.ok()?.file_name()));
     Ok(names.map(|name| Path::new("/dev").join(name)).collect())
-}
-
-/// KiB of memory that nothing uses, once all caches are empty.
-fn free_after_dropping() -> anyhow::Result<i64> {
-    for _ in 0..3 {
-        forget_pages()?;
-    }
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:")).context("no MemFree")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
 /// All files with contents, in the order of folders.

@@ -231,7 +231,8 @@ fn regress_five_starts_that_vary_are_pushed_from_bundles_and_make_few() {
         program.builds.iter().filter(|(forms, _)| forms.stored == stored).map(|(_, pages)| pages).sum()
     };
     // The first bundle is made before a push has measured the link.
-    assert!(pages(false) <= 3200 && pages(true) <= 3200, "the program has 2,900 pages: {:?}", program.builds);
+    assert!(pages(false) <= 3200, "the program has 2,900 pages: {:?}", program.builds);
+    assert!((1..=3200).contains(&pages(true)), "the link is fast: {:?}", program.builds);
     assert!(program.builds.iter().all(|(forms, _)| forms.grade == Grade::Quick), "{:?}", program.builds);
     let [held, live, surplus] = program.pushed;
     assert!(live * 10 < held && surplus * 10 < held, "{:?}", program.pushed);
