@@ -33,7 +33,9 @@ impl Opener<'_> {
                     return self.session.finish(done, Err(StreamError::bad_handle()));
                 };
                 let key = open.file;
-                let Some(file) = self.files.get(&key) else { return };
+                let Some(file) = self.files.get(&key) else {
+                    return self.session.finish(done, Err(StreamError::bad_handle()));
+                };
                 if file.unsure && !file.gone && !file.is_changed() {
                     self.calls.wait(Want::Fstat { of, file: key, done }, self.session);
                     return self.reader().open_number(key);
@@ -70,7 +72,7 @@ impl Opener<'_> {
         let Some(key) = self.files.handle(handle).map(|open| open.file) else {
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
-        let Some(file) = self.files.get(&key) else { return };
+        let Some(file) = self.files.get(&key) else { return self.session.finish(done, Err(StreamError::bad_handle())) };
         if file.gone || file.seen.is_none() || file.is_changed() {
             // With changes that were made after who locks it had it synced, the kernel's pages may
             // be of an older version.
@@ -229,7 +231,9 @@ impl Opener<'_> {
     }
 
     fn pump_fstat(&mut self, id: u64, key: u64) {
-        let Some(file) = self.files.get(&key) else { return };
+        let Some(file) = self.files.get(&key) else {
+            return self.reader().reopen_failed(key, &StreamError::bad_handle());
+        };
         if file.unsure && !file.gone {
             return self.reader().open_number(key);
         }
@@ -242,7 +246,12 @@ impl Opener<'_> {
     /// Asks for [`Want::Look`], by a request of its own: one that is under way may have been
     /// answered before the lock was given.
     fn pump_look(&mut self, id: u64, key: u64) {
-        let Some(file) = self.files.get_mut(&key).filter(|file| !file.numbering.is_opening()) else { return };
+        let Some(file) = self.files.get_mut(&key) else {
+            return self.reader().reopen_failed(key, &StreamError::bad_handle());
+        };
+        if file.numbering.is_opening() {
+            return;
+        }
         let is_gone = file.gone;
         file.unsure |= !is_gone;
         if let Some(waiting) = self.calls.get_mut(&id) {
@@ -334,7 +343,7 @@ impl Opener<'_> {
                     return self.session.finish(done, Err(error));
                 }
                 let want = Want::Lease { path, file: Some(info.seen.file), kind, duration, done };
-                self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
+                self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
             }
             (Want::Lease { done, .. }, VolumeReply::Leased { duration_ms }) => {
                 self.session.finish(done, Ok(Duration::from_millis(u64::from(duration_ms))));
@@ -353,13 +362,13 @@ impl Opener<'_> {
                 }
                 if changed {
                     let want = Want::List { path, folder: None, entries: Vec::new(), again: again + 1, done };
-                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
                     return;
                 }
                 entries.extend(page);
                 if more {
                     let want = Want::List { path, folder: Some(seen), entries, again, done };
-                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
                     return;
                 }
                 for entry in entries.iter().filter(|entry| entry.info.links > 1) {

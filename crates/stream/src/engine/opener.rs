@@ -181,7 +181,6 @@ impl Opener<'_> {
         let version = info.seen.version;
         let is_ahead = self.transactions.has_attributes_of(key);
         let Some(file) = self.files.get_mut(&key) else { return };
-        file.numbering.set_opening(false);
         let Some(seen) = file.seen else { return };
         let made_here = file.attributes.made_here && seen == info.seen;
         if version > seen.version {
@@ -215,13 +214,21 @@ impl Opener<'_> {
         }
     }
 
+    /// What the server told of a file was overtaken by a change of ours: it is asked again.
+    fn overtaken_answer(&mut self, key: u64, error: &StreamError) {
+        for waiting in self.calls.ask_again_of(key) {
+            waiting.want.fail(error.clone(), self.session.effects());
+        }
+        self.reader().count_try(key, error);
+    }
+
     /// The answer to `Reader::open_number`.
     pub fn file_opened(&mut self, key: u64, answer: Result<Reply, Unanswered>) {
         let Some(file) = self.files.get_mut(&key) else {
             if let Ok(Reply::Volume(VolumeReply::FileOpened { file, .. })) = answer {
                 self.reader().close_number(file);
             }
-            return;
+            return self.reader().reopen_failed(key, &StreamError::bad_handle());
         };
         file.numbering.set_opening(false);
         let path = file.path.clone();
@@ -232,7 +239,7 @@ impl Opener<'_> {
                     match self.files.get(&key).is_some_and(|file| file.unsure) {
                         // The answer was overtaken by a commit of ours; but a server that never
                         // tells is not asked for ever.
-                        true => self.reader().count_try(key, &StreamError::nonsense(&path, "always an old version")),
+                        true => self.overtaken_answer(key, &StreamError::nonsense(&path, "always an old version")),
                         false => {
                             self.looked_again(key);
                             self.reader().advance_reads(key);

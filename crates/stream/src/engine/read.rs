@@ -10,7 +10,7 @@ use super::file::File;
 use crate::call::Done;
 
 /// How often a read begins anew because the file changed meanwhile, or an answer made no sense.
-const TRIES_MAX: u32 = 16;
+pub(super) const TRIES_MAX: u32 = 16;
 
 /// A read that waits.
 ///

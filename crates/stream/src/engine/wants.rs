@@ -8,6 +8,7 @@ use units::{Moment, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen, Space};
 
 use super::effects::Effects;
+use super::read::TRIES_MAX;
 use super::session::Session;
 use crate::call::{Done, Handle, OpenHow, Opened, Xattrs};
 use crate::{FileRef, StreamError};
@@ -18,6 +19,8 @@ pub(super) struct Waiting {
     pub since: Moment,
     /// A request for it is under way.
     pub asked: bool,
+    /// Answers that were of no use.
+    pub tries: u32,
 }
 
 /// A call that waits, and for what.
@@ -156,7 +159,7 @@ impl WaitingCalls {
     /// A call waits from now on.
     pub fn wait(&mut self, want: Want, session: &mut Session) -> u64 {
         let id = session.next_id();
-        self.insert(id, Waiting { want, since: session.now(), asked: false });
+        self.insert(id, Waiting { want, since: session.now(), asked: false, tries: 0 });
         id
     }
 
@@ -190,6 +193,18 @@ impl WaitingCalls {
     /// Ids of those for which this holds.
     pub fn which(&self, holds: impl Fn(&Waiting) -> bool) -> Vec<u64> {
         self.calls.iter().filter(|(_, waiting)| holds(waiting)).map(|(id, _)| *id).collect()
+    }
+
+    /// What was answered about a file is of no use to those who want to know what it is: they ask
+    /// again. Returns those that did so too often.
+    pub fn ask_again_of(&mut self, file: u64) -> Vec<Waiting> {
+        let is_of_it =
+            |want: &Want| matches!(want, Want::Look { file: of, .. } | Want::Fstat { file: of, .. } if *of == file);
+        for waiting in self.calls.values_mut().filter(|waiting| is_of_it(&waiting.want)) {
+            (waiting.asked, waiting.tries) = (false, waiting.tries + 1);
+        }
+        let hopeless = self.which(|waiting| is_of_it(&waiting.want) && waiting.tries > TRIES_MAX);
+        hopeless.iter().filter_map(|id| self.calls.remove(id)).collect()
     }
 
     /// Their requests are to be sent again on the next connection.

@@ -184,7 +184,7 @@ fn sim_names_are_linearizable() {
     let (calls, looks, failed) = (Cell::new(0), Cell::new(0), Cell::new(0));
     seeds(200, |seed| {
         let mut rng = SplitMix64(seed ^ 0x11ea);
-        let faults = Faults { cuts: rng.below(4), crashes: rng.below(2), flips: 0, pushes: false };
+        let faults = Faults { cuts: rng.below(4), crashes: rng.below(2), flips: 0, pushes: false, late: rng.below(5) };
         let mut sim = Sim::new(seed, faults);
         // What a device remembers of names is older than what others do, as documented; here each
         // look is at the server.

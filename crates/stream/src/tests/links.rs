@@ -213,7 +213,7 @@ fn sim_nothing_is_lost_in_silence_while_others_give_names() {
 #[test]
 fn sim_links_survive_cuts_and_crashes() {
     for seed in 0..12 {
-        let mut sim = Sim::new(seed, Faults { cuts: 2, crashes: 1, flips: 0, pushes: true });
+        let mut sim = Sim::new(seed, Faults { cuts: 2, crashes: 1, flips: 0, pushes: true, late: 0 });
         let one = device(&mut sim, options());
         let file = open(&mut sim, one, "n0", WRITE).unwrap();
         let mut text = Vec::new();

@@ -351,3 +351,27 @@ fn a_lock_that_comes_when_the_file_is_closed_is_given_back() {
         assert!(exclusive(&mut sim, 1, second).unwrap(), "after {steps} steps");
     }
 }
+
+#[test]
+fn who_looks_while_the_file_changes_or_goes_gets_an_answer() {
+    for seed in 0..200 {
+        let (mut sim, [first, _]) = two_devices(seed);
+        sim.faults = Faults { late: 2, ..Faults::default() };
+        let other = open(&mut sim, 0, "f", WRITE).unwrap();
+        let connection = sim.devices[0].generation;
+        let looking = sim.call(0, |done| Call::Look { handle: first, done });
+        for _ in 0..seed % 10 {
+            sim.step();
+        }
+        write(&mut sim, 0, other, 0, vec![2; 2000]).unwrap();
+        let syncing = sim.call(0, |done| Call::Sync { handle: other, done });
+        for _ in 0..seed / 4 {
+            sim.step();
+        }
+        let removing = sim.call(0, |done| Call::Remove { path: b"f".to_vec(), done });
+        sim.until(|_| taken(&syncing).is_some());
+        sim.until(|_| taken(&looking).is_some());
+        sim.until(|_| taken(&removing).is_some());
+        assert_eq!(sim.devices[0].generation, connection, "seed {seed}: only a new connection helped");
+    }
+}

@@ -66,6 +66,7 @@ impl Model {
             crashes: if calm { 0 } else { rng.below(3) },
             flips,
             pushes: rng.below(2) == 0,
+            late: rng.below(5),
         };
         let outbox = rng.below(2) == 0;
         let mut sim = Sim::new(seed, faults);

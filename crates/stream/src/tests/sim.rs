@@ -59,6 +59,9 @@ pub struct Faults {
     pub flips: u64,
     /// Pushes in place of answers.
     pub pushes: bool,
+    /// One in so many answers leaves after those of later requests, as a server has it that does
+    /// requests side by side; 0: none.
+    pub late: u64,
 }
 
 /// One connection.
@@ -78,6 +81,7 @@ struct Pipe {
     /// Bytes until a bit is damaged.
     flip_in: u64,
     pushing: VecDeque<(StreamId, Option<PushPiece>)>,
+    late: VecDeque<(RequestId, Reply)>,
 }
 
 pub struct Device {
@@ -323,6 +327,7 @@ impl Sim {
                 passes,
                 flip_in: if self.faults.flips > 0 { self.rng.below(self.faults.flips) } else { u64::MAX },
                 pushing: VecDeque::new(),
+                late: VecDeque::new(),
             });
             device.generation += 1;
             device.engine.connected(time, device.generation, super::HERE);
@@ -392,6 +397,7 @@ impl Sim {
                         || !pipe.down.is_empty()
                         || !pipe.messages.is_empty()
                         || !pipe.pushing.is_empty()
+                        || !pipe.late.is_empty()
                         || pipe.client.has_output()
                         || pipe.passes == 0
                         || pipe.client.deadline().is_some_and(|due| due.0 <= self.now)

@@ -20,7 +20,7 @@ pub const WRITE: OpenHow = OpenHow {
     truncate: false,
 };
 
-const FAULTY: Faults = Faults { cuts: 2, crashes: 1, flips: 0, pushes: true };
+const FAULTY: Faults = Faults { cuts: 2, crashes: 1, flips: 0, pushes: true, late: 0 };
 
 /// A device that has the volume open.
 pub fn device(sim: &mut Sim, options: crate::Options) -> usize {

@@ -220,7 +220,13 @@ fn sim_contents_under_locks_are_linearizable() {
     seeds(150, |seed| {
         let mut rng = SplitMix64(seed ^ 0x10c5);
         let (mut sim, devices) = world(seed);
-        let faults = Faults { cuts: rng.below(4), crashes: rng.below(2), flips: 0, pushes: rng.below(2) == 0 };
+        let faults = Faults {
+            cuts: rng.below(4),
+            crashes: rng.below(2),
+            flips: 0,
+            pushes: rng.below(2) == 0,
+            late: rng.below(5),
+        };
         let cuts = rng.below(2) == 0;
         sim.faults = faults;
         let before = connections(&sim);

@@ -99,8 +99,23 @@ pub(super) fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faul
             }
             _ => Reply::error(wire::ErrorCode::BadRequest, "not here"),
         };
+        if faults.late > 0 && rng.below(faults.late) == 0 {
+            pipe.late.push_back((request, reply));
+            continue;
+        }
         // A machine that stopped tells nothing.
         let _ = pipe.server.reply(request, reply);
+    }
+    if faults.late > 0 {
+        if rng.below(4) == 0
+            && let Some((request, reply)) = pipe.late.pop_front()
+        {
+            let _ = pipe.server.reply(request, reply);
+        }
+        // It waits for nothing but its turn, so it must not wait for time to pass.
+        let mut out = Vec::new();
+        pipe.server.transmit(Moment(now), &mut out, 4096);
+        pipe.down.extend(&out);
     }
 }
 
