@@ -174,7 +174,7 @@ impl Session {
                         self.take_done(*done);
                     }
                 }
-                sent = write_on(&mut writer, self.outgoing.unwritten()), if self.outgoing.has_work() => match sent {
+                sent = write_on(&mut writer, &self.outgoing), if self.outgoing.has_work() => match sent {
                     Ok(bytes) => {
                         self.outgoing.wrote(bytes);
                         self.paces.took(bytes);

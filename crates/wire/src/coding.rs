@@ -32,17 +32,40 @@ impl Frame {
         self.head.len() + self.body.len() + self.hash.map_or(0, |hash| hash.len())
     }
 
-    /// Appends what lies at `from..` of the frame, at most `max` bytes; returns their number.
-    pub fn copy_from(&self, from: usize, max: usize, out: &mut Vec<u8>) -> usize {
-        let before = out.len();
-        let mut start = 0;
-        for part in [&self.head[..], &self.body, self.hash.as_ref().map_or(&[], |hash| &hash[..])] {
-            let rest = part.get(from.saturating_sub(start)..).unwrap_or_default();
-            let left = max - (out.len() - before);
-            out.extend_from_slice(&rest[..rest.len().min(left)]);
-            start += part.len();
+    /// Writes what lies at `from..` of the frame, at most `max` bytes; returns their number.
+    pub fn write_from(&self, from: usize, max: usize, out: &mut impl Output) -> usize {
+        let end = from.saturating_add(max).min(self.bytes());
+        let within = |start: usize, part: &[u8]| {
+            let at = |position: usize| position.saturating_sub(start).min(part.len());
+            at(from)..at(end)
+        };
+        out.copy(&self.head[within(0, &self.head)]);
+        let body = within(self.head.len(), &self.body);
+        if !body.is_empty() {
+            out.share(self.body.slice(body));
         }
-        out.len() - before
+        let hash = self.hash.as_ref().map_or(&[][..], |hash| &hash[..]);
+        out.copy(&hash[within(self.head.len() + self.body.len(), hash)]);
+        end.saturating_sub(from)
+    }
+}
+
+/// Takes the bytes of frames in order.
+pub trait Output {
+    /// Takes a few bytes.
+    fn copy(&mut self, bytes: &[u8]);
+
+    /// Takes bytes which may be many, and need not be copied.
+    fn share(&mut self, bytes: Bytes);
+}
+
+impl Output for Vec<u8> {
+    fn copy(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn share(&mut self, bytes: Bytes) {
+        self.extend_from_slice(&bytes);
     }
 }
 

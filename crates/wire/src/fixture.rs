@@ -6,6 +6,6 @@ pub use crate::message::ClientMessage;
 pub fn encode(message: &ClientMessage) -> Vec<u8> {
     let frame = crate::encode::client(message);
     let mut bytes = Vec::new();
-    frame.copy_from(0, usize::MAX, &mut bytes);
+    frame.write_from(0, usize::MAX, &mut bytes);
     bytes
 }

@@ -32,6 +32,7 @@ mod window;
 mod tests;
 
 pub use client::{ClientConfig, ClientConnection, ClientEvent, Unanswered};
+pub use coding::Output;
 pub use error::{Refused, WireError};
 pub use message::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use units::RequestId;
 
-use crate::coding::Frame;
+use crate::coding::{Frame, Output};
 
 /// Frames of one priority, first in, first out. Each may belong to a request, so that a cancel can
 /// take it back. `bytes` is the sum of the frames.
@@ -64,14 +64,14 @@ pub(crate) struct CurrentFrame {
 
 impl CurrentFrame {
     /// Writes up to `max` bytes: the rest of this frame, then frames from `next` until it has none.
-    pub fn drain(&mut self, out: &mut Vec<u8>, max: usize, mut next: impl FnMut() -> Option<Frame>) -> usize {
+    pub fn drain(&mut self, out: &mut impl Output, max: usize, mut next: impl FnMut() -> Option<Frame>) -> usize {
         let mut written = 0;
         while written < max {
             if self.is_empty() {
                 let Some(frame) = next() else { break };
                 *self = CurrentFrame { frame, done: 0 };
             }
-            let step = self.frame.copy_from(self.done, max - written, out);
+            let step = self.frame.write_from(self.done, max - written, out);
             self.done += step;
             written += step;
         }

@@ -32,6 +32,7 @@ use units::{Moment, PageId, RequestId, StreamId};
 pub use event::ServerEvent;
 pub use push::PushPosition;
 
+use crate::coding::Output;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
@@ -143,9 +144,9 @@ impl ServerConnection {
         self.events.pop()
     }
 
-    /// Appends up to `max` bytes for the client to `out`; returns their number. 0 means that
+    /// Writes up to `max` bytes for the client to `out`; returns their number. 0 means that
     /// nothing may be sent now.
-    pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
+    pub fn transmit(&mut self, now: Moment, out: &mut impl Output, max: usize) -> usize {
         self.queue_progress();
         let written = self.outgoing.drain(now, out, max, &mut self.push, &mut self.traffic);
         self.liveness.sent(now, written, self.outgoing.bytes());

@@ -1,6 +1,10 @@
 //! Reads and writes of the socket, and how many bytes they take.
 
+use std::io::IoSlice;
+
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::outgoing::{Outgoing, WRITE_PARTS};
 
 /// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read
 /// fills it.
@@ -19,11 +23,13 @@ pub(super) fn fit_reads(input: &mut Vec<u8>, read: usize) {
 }
 
 /// Writes some of the bytes; without any, sees to it that the earlier ones leave.
-pub(super) async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]) -> std::io::Result<usize> {
-    if bytes.is_empty() {
+pub(super) async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, outgoing: &Outgoing) -> std::io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); WRITE_PARTS];
+    let count = outgoing.unwritten(&mut slices);
+    if count == 0 {
         return writer.flush().await.map(|()| 0);
     }
-    match writer.write(bytes).await? {
+    match writer.write_vectored(&slices[..count]).await? {
         0 => Err(std::io::ErrorKind::WriteZero.into()),
         count => Ok(count),
     }

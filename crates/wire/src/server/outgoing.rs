@@ -3,7 +3,7 @@
 use units::{Moment, RequestId};
 
 use super::push::PushQueue;
-use crate::coding::Frame;
+use crate::coding::{Frame, Output};
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{CONTROL_FRAMES_MAX, REPLY_QUEUE_BYTES_MAX};
@@ -74,7 +74,7 @@ impl Outgoing {
     pub fn drain(
         &mut self,
         now: Moment,
-        out: &mut Vec<u8>,
+        out: &mut impl Output,
         max: usize,
         push: &mut PushQueue,
         traffic: &mut Traffic,

@@ -258,7 +258,7 @@ impl Samples {
 /// The bytes of a frame.
 pub fn flat(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::new();
-    frame.copy_from(0, usize::MAX, &mut out);
+    frame.write_from(0, usize::MAX, &mut out);
     out
 }
 
