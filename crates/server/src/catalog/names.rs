@@ -156,7 +156,7 @@ impl Names {
     }
 
     /// One warning for each image file that cannot be served: cut short, damaged, or no image at
-    /// all. Reads the superblock of each.
+    /// all; and one for each tag that points to no image. Reads the superblock of each image.
     pub fn warn_of_unusable(&self) {
         let dropped = self.dropped_keys().unwrap_or_default().into_iter();
         let uploaded = self.store.list("images").unwrap_or_default().into_iter().filter_map(|entry| match entry {
@@ -166,6 +166,12 @@ impl Names {
         for key in dropped.chain(uploaded) {
             if let Err(failure) = self.dropped(&key) {
                 self.log.warning(format_args!("not served: {failure}"));
+            }
+        }
+        for (name, tag) in self.tags().unwrap_or_default() {
+            let found = self.tag(&name, &tag).and_then(|id| id.map(|id| self.uploaded(id)).transpose());
+            if let Err(failure) = found {
+                self.log.warning(format_args!("not served: {name}:{tag}: {failure}"));
             }
         }
     }

@@ -109,6 +109,8 @@ fn files_that_cannot_be_served_are_told_once_at_the_start() {
     store.put_atomic("short.rnl", &good[..good.len() - 1]).unwrap();
     store.put_atomic("notes.txt", b"no image, and not called one").unwrap();
     store.put_atomic(&image_key(ImageId([7; 32])), b"").unwrap();
+    store.put_atomic(&tag_key("app", "lost"), ImageId([9; 32]).to_string().as_bytes()).unwrap();
+    store.put_atomic(&tag_key("app", "odd"), b"not an id").unwrap();
     let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = {
         let lines = lines.clone();
@@ -119,7 +121,8 @@ fn files_that_cannot_be_served_are_told_once_at_the_start() {
     assert_eq!(client.listing().images.len(), 1);
     let warnings: Vec<String> = lines.lock().unwrap().iter().map(|(_, line)| line.clone()).collect();
     let about = |name: &str| warnings.iter().filter(|line| line.contains(name)).count();
-    assert_eq!((warnings.len(), about("short.rnl"), about("images/0707")), (2, 1, 1), "{warnings:?}");
+    assert_eq!((about("short.rnl"), about("images/0707"), about("app:lost"), about("app:odd")), (1, 1, 1, 1));
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
 }
 
 #[test]
