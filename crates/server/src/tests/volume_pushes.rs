@@ -15,7 +15,7 @@ use wire::{ClientConfig, Notice, PushEncoding, Reply};
 
 use super::client::{Client, Stream};
 use super::learning::{actions, teach};
-use super::rig::{Rig, config, image, program};
+use super::rig::{Rig, config, image, program, without_time};
 use super::volumes::{Data, create, decoded, noise, pull, serve, serve_with, valid_bytes, write};
 use crate::volumes::profile_key;
 use crate::{Provider, StoreAt, VolumeConfig};
@@ -55,7 +55,7 @@ fn rig(folder: &TempDir, blocks: u32, graph: Option<&FlowGraph>) -> (Rig, Memory
     if let Some(graph) = graph {
         store.put_atomic(&profile_key("data", b"f"), &graph.encode()).unwrap();
     }
-    (serve_with(&store, folder.path(), |_| {}), store)
+    (without_time(|| serve_with(&store, folder.path(), |_| {})), store)
 }
 
 /// Blocks that were pushed, in their order.
@@ -298,7 +298,7 @@ fn without_a_profile_files_are_read_ahead_and_what_was_used_is_learned() {
     let graph = flow::decode(&store.get(&profile_key("data", b"f"), 1 << 20).unwrap()).unwrap();
     assert_eq!((graph.updates, graph.used().len()), (Updates::Live, 200));
     // It comes by itself then.
-    let rig = serve_with(&store, folder.path(), |_| {});
+    let rig = without_time(|| serve_with(&store, folder.path(), |_| {}));
     let mut data = Data::open(&rig, 2);
     assert!(open(&mut data).1);
     data.client.until(|client| pushed(client).len() >= 200);
