@@ -13,8 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 /// takes three minutes alone, a build of everything twenty.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
-/// The same between two tests.
-const TEST_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// The same between two tests. On a machine that does much else three minutes become ten.
+const TEST_LIMIT: Duration = Duration::from_secs(12 * 60);
+
+/// Threads of a process that are told of; a server has a few dozen.
+const THREADS_MAX: usize = 64;
 
 /// Runs a command to its end, which must be a success.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
@@ -24,6 +27,7 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let watch = std::thread::spawn(move || {
         let hangs = end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
         if hangs {
+            eprint!("{}", what_they_do(id));
             kill_all(id);
         }
         hangs
@@ -37,7 +41,7 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Runs `cargo test`, printing all but the tests that pass. If no test ends for [`TEST_LIMIT`],
-/// those that had begun are named.
+/// those that had begun are named, and what their processes wait for is told.
 pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or_else(|| anyhow::anyhow!("cargo test has no output"))?;
@@ -55,6 +59,7 @@ pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
             Ok(line) => take_line(&line, &mut slow),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
+                eprint!("{}", what_they_do(child.id()));
                 end(&mut child);
                 anyhow::bail!("no test ended for {TEST_LIMIT:?}; under way: {}", slow.join(", "));
             }
@@ -82,6 +87,26 @@ fn take_line(line: &str, slow: &mut Vec<String>) {
         _ if line.is_empty() || line.starts_with("running ") || line.starts_with("test result: ok. 0 passed") => {}
         _ => println!("{line}"),
     }
+}
+
+/// What each thread of the processes that descend from `id` waits for, as the kernel knows it.
+fn what_they_do(id: u32) -> String {
+    let mut text = String::new();
+    for process in descendants(id) {
+        let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&command).replace('\0', " ");
+        text += &format!("== process {process}: {}\n", words.trim_end());
+        let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        for thread in threads.take(THREADS_MAX) {
+            // A file that may not be read, or of a thread that ended, has nothing to say.
+            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let [name, waits, call, stack] = ["comm", "wchan", "syscall", "stack"].map(read);
+            let (name, call, stack) = (name.trim_end(), call.trim_end(), stack.trim_end());
+            text += &format!("thread {} {name}: {waits}; system call {call}\n", thread.file_name().display());
+            stack.lines().for_each(|line| text += &format!("    {line}\n"));
+        }
+    }
+    text
 }
 
 fn end(child: &mut Child) {
@@ -128,12 +153,21 @@ mod tests {
 
     #[test]
     fn what_hangs_is_named_and_ends_with_all_it_started() {
-        let mut child =
-            Command::new("sh").args(["-c", "sleep 1000 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "sh -c 'echo; exec sleep 1000' & wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let started = descendants(child.id());
         assert_eq!(started.len(), 1);
+        let told = what_they_do(child.id());
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with(&format!("== process {}: ", started[0])), "{told}");
+        assert!(lines[0].ends_with("sleep 1000"), "{told}");
+        assert!(lines[1].starts_with(&format!("thread {} s", started[0])), "{told}");
+        assert!(lines[1].contains("; system call "), "{told}");
         let pid = i32::try_from(started[0]).ok().and_then(Pid::from_raw).unwrap();
         let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         end(&mut child);
