@@ -228,15 +228,15 @@ impl PagePusher {
             Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.learning.pages_ahead())),
             _ => Vec::new(),
         };
-        let shared = self.shared.clone();
+        let blocks = self.shared.blocks.clone();
         let from_bundle = matches!(work.coding, Coding::Bundle { .. });
         let work = move || {
             let Work { pages, coding } = work;
             let made = match coding {
                 Coding::Bundle { bundle, piece, codec } => {
-                    bundle.load_piece(piece, codec, &shared.blocks).map(|bytes| (bytes, None))
+                    bundle.load_piece(piece, codec, &blocks).map(|bytes| (bytes, None))
                 }
-                Coding::Live(coding) => compress(&image, &pages, coding, &shared.decoder),
+                Coding::Live(coding) => compress(&image, &pages, coding),
             };
             image.read_ahead(&ahead);
             made.map(|(bytes, encoder)| Piece { pages, bytes, encoder })

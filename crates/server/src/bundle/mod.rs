@@ -360,4 +360,4 @@ fn half(hash: blake3::Hash) -> [u8; 16] {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -21,19 +21,14 @@ use crate::published::Published;
 const QUICK: Forms = Forms { grade: Grade::Quick, stored: true };
 const BEST: Forms = Forms { grade: Grade::Best, stored: false };
 
+/// An open image with one file of `pages` pages, the last one short.
 fn published(pages: usize) -> (Published, Vec<u8>) {
-    published_with(pages, 1 << 20)
-}
-
-/// An open image with one file of `pages` pages, the last one short, and so much memory for decoded
-/// blocks.
-pub(crate) fn published_with(pages: usize, memory: usize) -> (Published, Vec<u8>) {
     let content: Vec<u8> = (0..pages * PAGE_BYTES - 100).map(|at| (at * at / 977) as u8).collect();
     let bytes = Fixture::default().pack(&[Node::file(b"file", &content)]).unwrap();
     let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
     let store = Memory::new();
     store.put_atomic("image", &bytes).unwrap();
-    let shares = Shares { decoded: memory, ..Shares::default() };
+    let shares = Shares { decoded: 1 << 20, ..Shares::default() };
     let predictor = ActionPredictor::new(metadata.id(), predict::Config::default());
     let (blocks, metrics) = (Arc::new(BlockCache::new(&shares)), Arc::new(Metrics::default()));
     let object = store.open("image").unwrap();
