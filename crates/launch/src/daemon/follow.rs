@@ -93,19 +93,18 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Disabled>) -> Result<(), 
         send(&prefetcher, &plan, 0);
         fetcher = Some(prefetcher);
     }
-    (tools.events)(&Event::Launch {
-        process: start.process.id,
-        program: start.program.title(),
-        mode,
-        after_us: start.began.elapsed().as_micros() as u64,
-    });
-    if !start.followed || mode == Mode::Warm {
-        fetcher.map(Prefetcher::finish);
-        return Ok(());
-    }
+    let after_us = start.began.elapsed().as_micros() as u64;
+    let is_followed = start.followed && mode != Mode::Warm;
     let mut following = Following { start, tools, closer, plan, mode, fetcher, probes: None, sites: Vec::new() };
-    if mode == Mode::With && tools.probes {
+    if is_followed && mode == Mode::With && tools.probes {
         following.probe();
+    }
+    // Told when code that runs from now on meets its probe.
+    let (process_id, program) = (start.process.id, start.program.title());
+    (tools.events)(&Event::Launch { process: process_id, program, mode, after_us });
+    if !is_followed {
+        following.fetcher.map(Prefetcher::finish);
+        return Ok(());
     }
     following.until_over(&process);
     Ok(())
