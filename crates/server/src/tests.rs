@@ -16,6 +16,7 @@ mod provider;
 mod rig;
 mod serving;
 mod sessions;
+mod siblings;
 mod stops;
 mod upload_limits;
 mod uploads;
