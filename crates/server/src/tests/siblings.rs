@@ -82,30 +82,3 @@ fn a_push_waits_at_the_fork_for_touches_that_tell_two_programs_apart() {
     assert!(client.have.is_disjoint(&set(&other[320..])), "what only the other one has is not pushed");
     assert_eq!(rig.metrics.blocks_demanded.get(), 3);
 }
-
-#[test]
-fn a_touch_far_ahead_holds_a_push_until_the_program_goes_on_where_it_was() {
-    let bytes = image(12);
-    let program = program(&bytes, 5, 480);
-    let rig = having_learned(&bytes, &[&program]);
-
-    // All is ordered; without credits the push stops at the window.
-    let (mut client, handle) = start(&rig, &program, false);
-    client.until(|client| client.have.len() > 64);
-    settle(&mut client);
-    demand(&mut client, handle, program[400]);
-    let sent = client.have.len();
-    client.credits = true;
-    client.credit_all();
-    settle(&mut client);
-    let held = client.have.len();
-    assert!(held < sent + 96, "no more than was queued: {sent} {held}");
-    assert!(client.streams.values().all(|stream| stream.end.is_none()), "it is held, not cancelled");
-
-    for at in (32..480).step_by(32) {
-        client.touch(handle, Token(2), &[program[at]]);
-        client.until(|client| client.have.is_superset(&set(&program[..480.min(at + 64)])));
-    }
-    assert_eq!(client.have, set(&program));
-    assert_eq!((client.streams.len(), rig.metrics.blocks_demanded.get()), (1, 2));
-}
