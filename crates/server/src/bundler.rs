@@ -125,7 +125,8 @@ impl Bundler {
                 // What the run has found is pushed live from the next start on.
                 let live_pages = bundle.fit(&pages).lacking as u32;
                 let (count, held) = (pages.len() as u32, Some(bundle.forms));
-                let start = Start { live_pages, held_pages: count - live_pages, held, ..Start::default() };
+                let rate = image.bundles.rate();
+                let start = Start { rate, live_pages, held_pages: count - live_pages, held, surplus_pages: 0 };
                 image.bundles.foresee(action, count, uses, &start);
             }
         }
@@ -272,7 +273,7 @@ impl Worker {
         }
         image.bundles.not_found(action);
         if starts > 0 {
-            image.bundles.charge(action, pages, &Start::unseen(pages));
+            image.bundles.charge(action, pages, &Start::unseen(pages, image.bundles.rate()));
         }
     }
 

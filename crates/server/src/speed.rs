@@ -18,7 +18,7 @@ pub(crate) const LINK_RATE: u64 = 3_125_000;
 
 /// The same for a device that is near: half of what a LAN carries. A bundle has uncompressed pieces
 /// only if another device had a link that is so fast.
-const NEAR_RATE: u64 = 62_500_000;
+pub(crate) const NEAR_RATE: u64 = 62_500_000;
 
 /// Round trips of devices that are near.
 pub(crate) const NEAR: Duration = Duration::from_millis(2);

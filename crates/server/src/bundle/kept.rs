@@ -1,6 +1,7 @@
 //! The bundles of one image that can be pushed, and what making better ones would save.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use units::ActionId;
@@ -13,6 +14,8 @@ use crate::lock::locked;
 #[derive(Default)]
 pub(crate) struct Bundles {
     by_action: Mutex<HashMap<ActionId, Kept>>,
+    /// Rate of the link of the device that asked last, in bytes a second; 0 if nobody knows.
+    rate: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,6 +74,17 @@ impl Bundles {
     /// The bundle is damaged; returns its forms.
     pub fn discard(&self, action: ActionId) -> Option<Forms> {
         locked(&self.by_action).get_mut(&action)?.bundle.take().map(|bundle| bundle.forms)
+    }
+
+    /// A device asked for pages over a link of this rate, in bytes a second. Starts that are yet to
+    /// come are taken to be like the last one.
+    pub fn asked_over(&self, rate: Option<u64>) {
+        self.rate.store(rate.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// The rate of the link of the device that asked last, if it is known.
+    pub fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
     }
 
     /// A start was pushed pages of an action that has `pages` in all.

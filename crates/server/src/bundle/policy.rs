@@ -132,9 +132,9 @@ pub(crate) struct Start {
 
 impl Start {
     /// The run that taught an action of so many pages, or starts before this server came up:
-    /// without a bundle, over a usual link.
-    pub fn unseen(pages: u32) -> Start {
-        Start { live_pages: pages, ..Start::default() }
+    /// without a bundle, over a link of this rate if it is known.
+    pub fn unseen(pages: u32, rate: Option<u64>) -> Start {
+        Start { rate, live_pages: pages, ..Start::default() }
     }
 
     /// Whether its link is so fast that pages are best not compressed.

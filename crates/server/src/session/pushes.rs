@@ -20,7 +20,7 @@ use crate::proofs::Proven;
 use crate::published::Published;
 use crate::push::{BlockPusher, PagePusher};
 use crate::shared::Shared;
-use crate::speed::NEAR;
+use crate::speed::{NEAR, NEAR_RATE};
 use crate::volumes::{Foreseen, OpenVolume};
 
 /// Demands of a connection that wait for a piece; further ones are answered by themselves.
@@ -167,6 +167,7 @@ impl Pushes {
             self.touch(link, image, token, touched, cold);
         }
         self.device.sent(image.id, pages);
+        image.bundles.asked_over(self.is_near.then_some(NEAR_RATE));
     }
 
     /// Tells the predictor of a touch and acts on what it says.

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use image::fixture::{Fixture, Node};
 use store::{Listed, Store};
-use units::{PageId, Rng, SplitMix64, Token};
-use wire::format::{FEATURE_PIECES, FEATURES_USUAL};
+use units::{ActionId, PageId, Rng, SplitMix64, Token};
+use wire::format::{FEATURE_DECODED, FEATURE_PIECES, FEATURES, FEATURES_USUAL};
 use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Request};
 
 use super::client::Client;
 use super::learning::{bundles, set, teach};
 use super::rig::{Rig, config, image, noise, program};
 use crate::StoreAt;
+use crate::bundle::Bundle;
 
 /// Starts `program` on a new device: a demand for each page that does not come by itself. Returns
 /// the client after the end.
@@ -109,6 +110,25 @@ fn what_an_old_bundle_lacks_comes_compressed_live_beside_it() {
     let mut streams: Vec<Vec<PageId>> = third.streams.values().map(|stream| stream.pages()).collect();
     streams.sort_by_key(Vec::len);
     assert_eq!(streams, [new, old], "the bundle as it was made, and beside it what it lacks");
+}
+
+#[test]
+fn what_a_near_device_taught_is_bundled_uncompressed_too() {
+    let bytes = image(24);
+    let pages = program(&bytes, 5, 400);
+    for (round_trip, is_stored) in [(300, true), (30_000, false)] {
+        let (rig, store) = Rig::with_image(&bytes, |_| {});
+        let features = FEATURES & !FEATURE_DECODED;
+        let mut client = Client::with(rig.address, ClientConfig { device: 1, features, ..ClientConfig::default() });
+        let handle = client.open("app");
+        client.wire.notify(Notice::DeviceSpeed { round_trip, zstd: 0, lz4: 0 }).unwrap();
+        client.run(handle, Token(1), &pages);
+        client.end(handle, Token(1));
+        client.status_until(|status| bundles(status) == 1 && status["bundles_waiting"] == 0);
+        let id = client.metadata(handle).id();
+        let bundle = Bundle::open(&store, id, ActionId(1)).unwrap().unwrap();
+        assert_eq!(bundle.forms.stored, is_stored);
+    }
 }
 
 /// Learns `program`, and waits for its bundle.

@@ -51,7 +51,7 @@ fn the_thinner_the_link_the_sooner_a_bundle_pays() {
 fn nothing_is_due_without_starts_or_pages_and_the_best_bundle_is_never_made_twice() {
     assert_eq!(Account::default().due(100, 9), None);
     let mut account = Account::default();
-    account.add(&Start::unseen(100));
+    account.add(&Start::unseen(100, None));
     assert_eq!(account.due(0, 1), None);
     assert_eq!(account.due(100, 1), Some(QUICK));
     let best = Start { held_pages: 100, held: Some(BEST), rate: Some(0), ..Start::default() };
@@ -198,7 +198,7 @@ impl Program {
         for id in self.predictor.take_changed() {
             let unseen = unseen_starts(&self.predictor, id);
             if let (Some((1.., pages)), false) = (unseen, self.kept.contains_key(&id)) {
-                self.kept.entry(id).or_default().account.add(&Start::unseen(pages));
+                self.kept.entry(id).or_default().account.add(&Start::unseen(pages, None));
             }
         }
         let ids: Vec<ActionId> = self.kept.keys().copied().collect();
