@@ -16,8 +16,7 @@ use units::PAGE_BYTES;
 /// Rate of a link that nobody measured, in bytes a second: 25 Mbit/s.
 pub(crate) const LINK_RATE: u64 = 3_125_000;
 
-/// The same for a device that is near: half of what a LAN carries. A bundle has uncompressed pieces
-/// only if another device had a link that is so fast.
+/// The same for a device that is near: half of what a LAN carries.
 pub(crate) const NEAR_RATE: u64 = 62_500_000;
 
 /// Round trips of devices that are near.

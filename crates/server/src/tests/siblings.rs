@@ -28,9 +28,8 @@ fn having_learned(bytes: &[u8], programs: &[&[PageId]]) -> Rig {
 }
 
 /// A device that demands the first page of a program.
-fn start(rig: &Rig, program: &[PageId], credits: bool) -> (Client, ImageHandle) {
+fn start(rig: &Rig, program: &[PageId]) -> (Client, ImageHandle) {
     let mut client = Client::connect(rig.address, 2);
-    client.credits = credits;
     let handle = client.open("app");
     demand(&mut client, handle, program[0]);
     (client, handle)
@@ -59,7 +58,7 @@ fn a_push_waits_at_the_fork_for_touches_that_tell_two_programs_apart() {
     let rig = having_learned(&bytes, &[&program, &other]);
 
     // Whole segments of what both have, though the order could be for all.
-    let (mut client, handle) = start(&rig, &program, true);
+    let (mut client, handle) = start(&rig, &program);
     client.until(|client| client.have.len() >= 288);
     settle(&mut client);
     assert_eq!(client.have, set(&all[..288]));
