@@ -20,7 +20,8 @@
 #define RNL_FEATURE_HOT 4
 #define RNL_FEATURE_DERIVED_HASHES 8
 #define RNL_FEATURE_DEFLATE 16
-#define RNL_FEATURES_KNOWN 31
+#define RNL_FEATURE_BLOCK_HASHES 32
+#define RNL_FEATURES_KNOWN 63
 
 enum rnl_section_kind {
 	RNL_INODES = 1,
@@ -35,6 +36,7 @@ enum rnl_section_kind {
 	RNL_BLOCKS,
 	RNL_CHUNK_HASHES,
 	RNL_DICTIONARIES,
+	RNL_BLOCK_HASHES,
 	RNL_KINDS
 };
 
@@ -157,9 +159,21 @@ struct rnl_disk_block {
 	u8 hash[RNL_HASH_BYTES];
 };
 
+/* With RNL_FEATURE_BLOCK_HASHES: places are sums of sizes, hashes have a section of their own. */
+struct rnl_disk_block_sizes {
+	__le32 stored_bytes;
+	__le32 raw_bytes;
+	u8 codec;
+	u8 filter;
+	u8 dictionary;
+	u8 reserved;
+	__le32 expansion_bytes;
+};
+
 static_assert(sizeof(struct rnl_disk_section) == 64);
 static_assert(sizeof(struct rnl_disk_super) == RNL_SUPER_BYTES);
 static_assert(sizeof(struct rnl_disk_inode) == 56);
 static_assert(sizeof(struct rnl_disk_block) == 64);
+static_assert(sizeof(struct rnl_disk_block_sizes) == 16);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "runnelfs.h"
 
+/* Without RNL_FEATURE_BLOCK_HASHES; see record_bytes_of(). */
 static const u8 record_bytes[RNL_KINDS] = {
 	[RNL_INODES] = sizeof(struct rnl_disk_inode),
 	[RNL_ENTRIES] = sizeof(struct rnl_disk_entry),
@@ -33,12 +34,19 @@ static int too_new(struct fs_context *fc, const char *what, u32 found)
 	return -EOPNOTSUPP;
 }
 
-/* Kinds ascend in the file, except that the dictionaries stand before the chunk hashes. */
+static u32 record_bytes_of(u32 kind, u32 features)
+{
+	if (kind == RNL_BLOCKS && features & RNL_FEATURE_BLOCK_HASHES)
+		return sizeof(struct rnl_disk_block_sizes);
+	return record_bytes[kind];
+}
+
+/* Kinds ascend in the file, except that the hashes of chunks come last, behind those of blocks. */
 static u32 rank_of(u32 kind)
 {
 	if (kind == RNL_CHUNK_HASHES)
-		return RNL_DICTIONARIES;
-	return kind == RNL_DICTIONARIES ? RNL_CHUNK_HASHES : kind;
+		return RNL_BLOCK_HASHES;
+	return kind == RNL_DICTIONARIES || kind == RNL_BLOCK_HASHES ? kind - 1 : kind;
 }
 
 static int check_section(struct fs_context *fc, const struct rnl_disk_section *section,
@@ -56,6 +64,7 @@ static int check_section(struct fs_context *fc, const struct rnl_disk_section *s
 	if (is_derived != (kind == RNL_CHUNK_HASHES && features & RNL_FEATURE_DERIVED_HASHES))
 		return rnl_bad(fc, "the derived flag of section", kind);
 	is_required |= kind == RNL_DICTIONARIES && features & RNL_FEATURE_DICTIONARIES;
+	is_required |= kind == RNL_BLOCK_HASHES && features & RNL_FEATURE_BLOCK_HASHES;
 	if (!is_required) {
 		if (section->flags & RNL_SECTION_OPTIONAL)
 			return 0;
@@ -69,8 +78,8 @@ static int check_section(struct fs_context *fc, const struct rnl_disk_section *s
 		return too_new(fc, "section codec", section->codec);
 	if (section->codec && !is_derived ? stored >= raw : stored != raw)
 		return rnl_bad(fc, "the stored size of section", kind);
-	if (is_derived && section->codec)
-		return rnl_bad(fc, "the codec of derived section", kind);
+	if (section->codec && (is_derived || kind == RNL_BLOCK_HASHES))
+		return rnl_bad(fc, "the codec of section", kind);
 	return 0;
 }
 
@@ -120,6 +129,10 @@ static int check_sections(struct fs_context *fc, const struct rnl_disk_super *su
 			return rnl_bad(fc, "there is no section", i);
 	if (!found[RNL_DICTIONARIES] != !(features & RNL_FEATURE_DICTIONARIES))
 		return rnl_bad(fc, "there are or are no dictionaries, features", features);
+	if (!found[RNL_BLOCK_HASHES] != !(features & RNL_FEATURE_BLOCK_HASHES))
+		return rnl_bad(fc, "there are or are no hashes of blocks, features", features);
+	if (features & RNL_FEATURE_BLOCK_HASHES && features & RNL_FEATURE_DERIVED_HASHES)
+		return rnl_bad(fc, "the features, which exclude one another,", features);
 	return 0;
 }
 
@@ -139,15 +152,19 @@ static int check_counts(struct fs_context *fc, const struct rnl_disk_super *supe
 		{ RNL_CHUNK_HASHES, super->chunk_count, RNL_CHUNKS_MAX },
 		{ RNL_BLOCKS, super->block_count, RNL_BLOCKS_MAX },
 	};
+	u32 features = le32_to_cpu(super->features);
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(counts); i++) {
 		u32 kind = counts[i].kind, count = le32_to_cpu(counts[i].count);
+		u64 bytes = (u64)count * record_bytes_of(kind, features);
 
-		if (count > counts[i].count_max ||
-		    le64_to_cpu(found[kind]->raw_bytes) != (u64)count * record_bytes[kind])
+		if (count > counts[i].count_max || le64_to_cpu(found[kind]->raw_bytes) != bytes)
 			return rnl_bad(fc, "the number of records of section", kind);
 	}
+	if (found[RNL_BLOCK_HASHES] && le64_to_cpu(found[RNL_BLOCK_HASHES]->raw_bytes) !=
+	    (u64)le32_to_cpu(super->block_count) * RNL_HASH_BYTES)
+		return rnl_bad(fc, "the number of records of section", RNL_BLOCK_HASHES);
 	if (le64_to_cpu(found[RNL_XATTR_SETS]->raw_bytes) % record_bytes[RNL_XATTR_SETS] ||
 	    le64_to_cpu(found[RNL_XATTRS]->raw_bytes) % record_bytes[RNL_XATTRS])
 		return rnl_bad(fc, "the size of section", RNL_XATTRS);
@@ -238,7 +255,7 @@ static void *from_columns(const u8 *columns, u32 width, u32 count)
 
 /* Reads, verifies and decodes a section into info->section. */
 static int load_section(struct fs_context *fc, struct super_block *sb, struct rnl_decoder *decoder,
-			const struct rnl_disk_section *section)
+			const struct rnl_disk_section *section, u32 features)
 {
 	u64 offset = le64_to_cpu(section->offset);
 	u32 stored_bytes = le64_to_cpu(section->stored_bytes);
@@ -276,8 +293,8 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 		goto out;
 	}
 	if (section->filter == RNL_COLUMNS) {
-		void *records = from_columns(raw, record_bytes[kind],
-					     raw_bytes / record_bytes[kind]);
+		u32 width = record_bytes_of(kind, features);
+		void *records = from_columns(raw, width, raw_bytes / width);
 
 		kvfree(raw);
 		raw = records;
@@ -351,6 +368,45 @@ static int load_dictionaries(struct fs_context *fc, struct rnl_info *info)
 	return 0;
 }
 
+/*
+ * Puts the places and the hashes of blocks into the block table, so that all images have the same
+ * table in memory. The sums are bounded when the table is checked.
+ */
+static int join_blocks(struct rnl_info *info, u32 count)
+{
+	const struct rnl_disk_block_sizes *sizes = info->section[RNL_BLOCKS];
+	const u8 *hashes = info->section[RNL_BLOCK_HASHES];
+	u64 file_end = RNL_SUPER_BYTES, raw_end = 0;
+	struct rnl_disk_block *blocks;
+	u32 i;
+
+	blocks = kvmalloc_array(max(count, 1U), sizeof(*blocks), GFP_KERNEL);
+	if (!blocks)
+		return -ENOMEM;
+	for (i = 0; i < count; i++) {
+		blocks[i] = (struct rnl_disk_block){
+			.file_offset = cpu_to_le64(file_end),
+			.raw_start = cpu_to_le64(raw_end),
+			.stored_bytes = sizes[i].stored_bytes,
+			.raw_bytes = sizes[i].raw_bytes,
+			.codec = sizes[i].codec,
+			.filter = sizes[i].filter,
+			.dictionary = sizes[i].dictionary,
+			.reserved = sizes[i].reserved,
+			.expansion_bytes = sizes[i].expansion_bytes,
+		};
+		memcpy(blocks[i].hash, hashes + (size_t)i * RNL_HASH_BYTES, RNL_HASH_BYTES);
+		file_end += le32_to_cpu(sizes[i].stored_bytes);
+		raw_end += le32_to_cpu(sizes[i].raw_bytes);
+	}
+	kvfree(info->section[RNL_BLOCKS]);
+	kvfree(info->section[RNL_BLOCK_HASHES]);
+	info->section[RNL_BLOCK_HASHES] = NULL;
+	info->section[RNL_BLOCKS] = blocks;
+	info->section_bytes[RNL_BLOCKS] = count * sizeof(*blocks);
+	return 0;
+}
+
 static int load_sections(struct fs_context *fc, struct super_block *sb,
 			 const struct rnl_disk_super *super,
 			 const struct rnl_disk_section **found)
@@ -362,8 +418,11 @@ static int load_sections(struct fs_context *fc, struct super_block *sb,
 
 	for (kind = RNL_INODES; kind < RNL_KINDS && !error; kind++)
 		if (found[kind] && kind != RNL_CHUNK_HASHES)
-			error = load_section(fc, sb, &decoder, found[kind]);
+			error = load_section(fc, sb, &decoder, found[kind],
+					     le32_to_cpu(super->features));
 	rnl_codec_free(&decoder);
+	if (!error && found[RNL_BLOCK_HASHES])
+		error = join_blocks(info, le32_to_cpu(super->block_count));
 	if (error)
 		return error;
 	set_tables(info, super);

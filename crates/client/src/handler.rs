@@ -168,7 +168,7 @@ impl Handler for ImageHandler {
 }
 
 impl ImageHandler {
-    /// Asks for the next piece of the chunk hashes, if none is under way.
+    /// Asks for the next piece of the hashes, if none is under way.
     fn ask_hashes(&mut self, connection: &mut Connection) {
         let (Some(image), Some(hashes)) = (self.live.image, &mut self.hashes) else { return };
         let Some((offset, bytes)) = hashes.next() else { return };
@@ -188,12 +188,15 @@ impl ImageHandler {
         let proves = features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections;
         let is_wrong = self.bad_proofs >= BAD_PROOFS_MAX;
         metadata.expect_proofs(proves && !is_wrong);
-        if !metadata.takes_pages() && self.hashes.is_none() && (self.index == 0 || is_wrong) {
-            self.hashes = Some(HashFetch::new(metadata.chunk_hash_region(), b""));
+        let lacks_blocks = !metadata.takes_blocks();
+        let lacks = lacks_blocks || !metadata.takes_pages() && (self.index == 0 || is_wrong);
+        if lacks && self.hashes.is_none() {
+            let both = metadata.superblock().hash_region().filter(|_| lacks_blocks);
+            self.hashes = Some(HashFetch::new(both.unwrap_or(metadata.chunk_hash_region()), b""));
         }
     }
 
-    /// Chunk hashes came with a proof, before the pages they are for. They come once on a
+    /// Hashes came with a proof, before what they are for. They come once on a
     /// connection, so one on which they were damaged cannot bring these pages any more: the next
     /// connection does.
     fn take_proof(&mut self, connection: &mut Connection, proof: &[u8]) -> ControlFlow<()> {
@@ -202,8 +205,8 @@ impl ImageHandler {
             return ControlFlow::Continue(());
         }
         self.shared.run(|schedule, _| schedule.verify_failed());
-        let needs_none = metadata.has_chunk_hashes() || metadata.contradiction().is_some();
-        if needs_none || self.bad_proofs >= BAD_PROOFS_MAX {
+        let has_all = metadata.has_chunk_hashes() && metadata.has_block_hashes();
+        if has_all || metadata.contradiction().is_some() || self.bad_proofs >= BAD_PROOFS_MAX {
             return ControlFlow::Continue(());
         }
         self.bad_proofs += 1;
@@ -211,11 +214,13 @@ impl ImageHandler {
         ControlFlow::Break(())
     }
 
-    /// A piece of the chunk hashes came, or a refusal.
+    /// A piece of the hashes came, or a refusal.
     fn take_hashes(&mut self, reply: &Reply) {
         let Some(hashes) = &mut self.hashes else { return };
         let mut step = hashes.take(self.shared.clock.now(), reply);
-        if step == Step::Complete && self.shared.metadata.load_chunk_hashes(hashes).is_err() {
+        let metadata = &self.shared.metadata;
+        let load = |hashes| metadata.load_block_hashes(hashes).and_then(|()| metadata.load_chunk_hashes(hashes));
+        if step == Step::Complete && load(hashes).is_err() {
             self.shared.run(|schedule, _| schedule.verify_failed());
             step = hashes.damaged();
         }
@@ -236,7 +241,9 @@ impl ImageHandler {
                 | Command::TokenEnd { .. }
                 | Command::Hint { .. }
         );
-        if ordered && !self.live.backlog.is_empty() {
+        // Blocks could not be verified before the hashes are here.
+        let waits = self.hashes.is_some() && !self.shared.metadata.takes_blocks();
+        if ordered && (waits || !self.live.backlog.is_empty()) {
             self.live.backlog.push_back(command);
             return;
         }

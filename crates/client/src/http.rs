@@ -149,6 +149,7 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
     }
     let fetched = Fetched { bytes, region, file_bytes: edition.file_bytes };
     let metadata = Metadata::open_early(&fetched, &config.limits).map_err(bad)?;
+    metadata.load_block_hashes(&fetched).map_err(bad)?;
     if hashes.is_none() && !metadata.derives_chunk_hashes() {
         metadata.load_chunk_hashes(&fetched).map_err(bad)?;
     }

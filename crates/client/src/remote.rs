@@ -246,17 +246,22 @@ fn fetch(
     start.copy_from_slice(&fetcher.fetched.bytes[..SUPERBLOCK_BYTES as usize]);
     let superblock = Superblock::parse(&start, &config.limits).map_err(failed)?;
     check_promise(opened, &superblock, remote)?;
-    let hashes = superblock.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
-    let hashes = hashes.map(|section| section.offset..section.offset + section.stored_bytes);
+    let chunk_hashes = superblock.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
+    let chunk_hashes = chunk_hashes.map(|section| section.offset..section.offset + section.stored_bytes);
+    let hashes = superblock.hash_region().filter(|_| proofs).or(chunk_hashes);
     let early = hashes.as_ref().map_or(whole, |hashes| SUPERBLOCK_BYTES + (hashes.start - opened.region.start));
     let needed = early.max(head);
     fetcher.fetch(needed, needed)?;
     let fetched = fetcher.fetched;
     let metadata = Metadata::open_early(&fetched, &config.limits).map_err(failed)?;
+    if !proofs {
+        metadata.load_block_hashes(&fetched).map_err(failed)?;
+    }
     let Some(hashes) = hashes else { return Ok((metadata, None)) };
     // The superblock was checked: sections lie within the region, and the hashes come last of those
     // that are required.
     if SUPERBLOCK_BYTES + (hashes.end - opened.region.start) <= needed {
+        metadata.load_block_hashes(&fetched).map_err(failed)?;
         metadata.load_chunk_hashes(&fetched).map_err(failed)?;
         return Ok((metadata, None));
     }

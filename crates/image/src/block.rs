@@ -24,8 +24,6 @@ pub struct BlockEntry {
     pub dictionary: Option<u8>,
     /// With [`Filter::Deflate`]: bytes that the codec decodes to; else 0.
     pub expansion_bytes: u32,
-    /// BLAKE3 of the stored bytes.
-    pub hash: [u8; 32],
 }
 
 impl Metadata {
@@ -41,23 +39,23 @@ impl Metadata {
             filter: Filter::from_u8(raw.filter)?,
             dictionary: raw.dictionary.checked_sub(1),
             expansion_bytes: raw.expansion_bytes.get(),
-            hash: raw.hash,
         })
     }
 
     /// Checks the length and the hash of the stored bytes of a block.
     ///
     /// # Errors
-    /// No such block, wrong length, wrong hash.
+    /// No such block, wrong length, wrong hash, or the hash has not come yet.
     pub fn verify_block(&self, id: BlockId, stored: &[u8]) -> Result<BlockEntry, ImageError> {
         let block = self.block(id).ok_or(ImageError::NoBlock { block: id, count: self.block_count() })?;
         let (offset, expected, found) = (block.file_offset, u64::from(block.stored_bytes), stored.len() as u64);
         if expected != found {
             return Err(ImageError::BlockLength { block: id, offset, expected, found });
         }
+        let expected = self.block_hash(id).ok_or(ImageError::NoBlockHash { block: id })?;
         let found = *blake3::hash(stored).as_bytes();
-        if found != block.hash {
-            return Err(ImageError::BlockHash { block: id, offset, expected: block.hash, found });
+        if found != expected {
+            return Err(ImageError::BlockHash { block: id, offset, expected, found });
         }
         Ok(block)
     }

@@ -322,5 +322,6 @@ impl Builder {
 
 /// Whether sections of this kind are the builder's own.
 fn is_reserved(kind: u32) -> bool {
-    format::SECTIONS_REQUIRED.contains(&kind) || kind == format::SECTION_DICTIONARIES
+    format::SECTIONS_REQUIRED.contains(&kind)
+        || matches!(kind, format::SECTION_DICTIONARIES | format::SECTION_BLOCK_HASHES)
 }

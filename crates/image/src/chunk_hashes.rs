@@ -155,12 +155,16 @@ impl Metadata {
         self.adopt(Table::new(decode(section, &stored)?), &mut self.hashes.seen())
     }
 
-    /// Verifies some chunk hashes that came with a proof, and compares them with the blocks that
-    /// were decoded before. Pages whose hashes were proven can be verified from then on.
+    /// Verifies some hashes of chunks or of blocks that came with a proof, and compares those of
+    /// chunks with the blocks that were decoded before. Pages and blocks whose hashes were proven
+    /// can be verified from then on.
     ///
     /// # Errors
     /// The proof is wrong, and nothing has changed. Or the image contradicts itself.
     pub fn load_proof(&self, proof: &[u8]) -> Result<(), ImageError> {
+        if proof::is_of_blocks(proof) {
+            return self.load_block_proof(proof);
+        }
         let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
         if !self.proves_chunk_hashes() {
             return Err(ImageError::Proof { what: "section, which is compressed" });
@@ -229,8 +233,10 @@ impl Metadata {
         self.hashes.loaded.get().is_some()
     }
 
-    /// Says whether the hashes of single pages come with a proof before the pages, from now on.
+    /// Says whether the hashes of single pages and of blocks come with a proof before these, from
+    /// now on.
     pub fn expect_proofs(&self, expected: bool) {
+        self.block_hashes.expect_proofs(expected);
         self.hashes.expected.store(expected && self.proves_chunk_hashes(), Ordering::Relaxed);
     }
 

@@ -9,6 +9,7 @@ use crate::chunk::{ChunkIndex, OWNER_SAMPLE_EXTENTS, block_at};
 use crate::metadata::Tables;
 use crate::section::unknown_codec;
 use crate::{Codec, Filter, ImageError, Superblock, format, limits, section_name};
+use std::mem::offset_of;
 use std::ops::Range;
 
 /// Positions of chunks have 48 bits.
@@ -19,8 +20,19 @@ fn corrupt<T>(kind: u32, index: u32, field: usize, what: &'static str, expected:
     ImageError::Corrupt { section: section_name(kind), offset, what, expected, found }
 }
 
-fn block_error(index: u32, field: usize, what: &'static str, expected: u64, found: u64) -> ImageError {
-    corrupt::<format::Block>(format::SECTION_BLOCKS, index, field, what, expected, found)
+/// `field` is where it stands in [`format::Block`].
+fn block_error(
+    superblock: &Superblock,
+    (index, field): (u32, usize),
+    what: &'static str,
+    expected: u64,
+    found: u64,
+) -> ImageError {
+    if superblock.has(format::FEATURE_BLOCK_HASHES) {
+        let field = field.saturating_sub(offset_of!(format::Block, stored_bytes));
+        return corrupt::<format::BlockSizes>(format::SECTION_BLOCKS, index, field, what, expected, found);
+    }
+    corrupt::<format::BlockAndHash>(format::SECTION_BLOCKS, index, field, what, expected, found)
 }
 
 fn chunk_error(index: u32, what: &'static str, expected: u64, found: u64) -> ImageError {
@@ -52,34 +64,40 @@ fn validate_blocks(superblock: &Superblock, tables: &Tables) -> Result<(), Image
         let (stored, raw) = (block.stored_bytes.get(), block.raw_bytes.get());
         let codec = Codec::from_u8(block.codec).ok_or(unknown_codec(block.codec))?;
         if block.file_offset.get() != file_end {
-            return Err(block_error(index, 0, "the start of a block", file_end, block.file_offset.get()));
+            return Err(block_error(superblock, (index, 0), "the start of a block", file_end, block.file_offset.get()));
         }
         if block.raw_start.get() != raw_end {
-            return Err(block_error(index, 8, "the raw start of a block", raw_end, block.raw_start.get()));
+            return Err(block_error(
+                superblock,
+                (index, 8),
+                "the raw start of a block",
+                raw_end,
+                block.raw_start.get(),
+            ));
         }
         if raw == 0 || raw > superblock.block_bytes {
             let most = superblock.block_bytes.into();
-            return Err(block_error(index, 20, "the raw size of a block, 1 to", most, raw.into()));
+            return Err(block_error(superblock, (index, 20), "the raw size of a block, 1 to", most, raw.into()));
         }
         let fits = if codec == Codec::Stored { stored == raw } else { stored >= 1 && stored < raw };
         if !fits {
             let what = "the stored size of a block, bounded by its raw size,";
-            return Err(block_error(index, 16, what, raw.into(), stored.into()));
+            return Err(block_error(superblock, (index, 16), what, raw.into(), stored.into()));
         }
         validate_coding(superblock, tables, index, block, codec)?;
         if block.reserved != 0 {
-            return Err(block_error(index, 27, "a reserved byte", 0, block.reserved.into()));
+            return Err(block_error(superblock, (index, 27), "a reserved byte", 0, block.reserved.into()));
         }
         largest = largest.max(raw);
         file_end = file_end.saturating_add(stored.into());
         raw_end = raw_end.saturating_add(raw.into());
         if raw_end > RAW_BYTES_MAX {
-            return Err(block_error(index, 8, "the raw end of a block, at most", RAW_BYTES_MAX, raw_end));
+            return Err(block_error(superblock, (index, 8), "the raw end of a block, at most", RAW_BYTES_MAX, raw_end));
         }
     }
     if file_end != superblock.metadata_offset {
         let what = "the end of the last block";
-        return Err(block_error(tables.blocks.len(), 0, what, superblock.metadata_offset, file_end));
+        return Err(block_error(superblock, (tables.blocks.len(), 0), what, superblock.metadata_offset, file_end));
     }
     if largest != superblock.block_bytes {
         let (expected, found) = (largest.into(), superblock.block_bytes.into());
@@ -104,20 +122,38 @@ fn validate_coding(
     let is_deflate = block.filter == format::FILTER_DEFLATE;
     let feature = if is_deflate { format::FEATURE_DEFLATE } else { format::FEATURE_FILTERS };
     if block.filter != 0 && !superblock.has(feature) {
-        return Err(block_error(index, 25, "the filter of a block, by the features,", 0, block.filter.into()));
+        return Err(block_error(
+            superblock,
+            (index, 25),
+            "the filter of a block, by the features,",
+            0,
+            block.filter.into(),
+        ));
     }
     let expansion = block.expansion_bytes.get();
     let fits = if is_deflate { fits_expansion(block.raw_bytes.get(), expansion) } else { expansion == 0 };
     if !fits {
         let most = if is_deflate { limits::EXPANSION_BYTES_ACCEPTED } else { 0 };
-        return Err(block_error(index, 28, "the size of an expansion, at most", most.into(), expansion.into()));
+        return Err(block_error(
+            superblock,
+            (index, 28),
+            "the size of an expansion, at most",
+            most.into(),
+            expansion.into(),
+        ));
     }
     if is_deflate && codec == Codec::Stored {
-        return Err(block_error(index, 24, "the codec of an expansion, at least", 1, 0));
+        return Err(block_error(superblock, (index, 24), "the codec of an expansion, at least", 1, 0));
     }
     let most = if codec == Codec::Zstd { tables.dictionaries.len() as u64 } else { 0 };
     if u64::from(block.dictionary) > most {
-        return Err(block_error(index, 26, "the dictionary of a block, at most", most, block.dictionary.into()));
+        return Err(block_error(
+            superblock,
+            (index, 26),
+            "the dictionary of a block, at most",
+            most,
+            block.dictionary.into(),
+        ));
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ pub fn dump(metadata: &Metadata, out: &mut dyn Write) -> Result {
             write!(out, " hot")?;
         }
         write!(out, " blake3 ")?;
-        hex(&block.hash, out)?;
+        hex(&metadata.block_hash(id).unwrap_or_default(), out)?;
         writeln!(out)?;
     }
     Ok(())

@@ -128,6 +128,12 @@ pub enum ImageError {
         /// Hash of the bytes.
         found: [u8; 32],
     },
+    /// A block came before its hash: its server broke a rule.
+    #[error("block {block} came before its hash, so that nothing tells whether it is the right one")]
+    NoBlockHash {
+        /// The block.
+        block: BlockId,
+    },
     /// A block has the right hash and still does not decode: it was written wrongly.
     #[error("block {block} at offset {offset} does not decode: {source}")]
     BlockCodec {

@@ -31,9 +31,16 @@ pub const FEATURE_DERIVED_HASHES: u32 = 8;
 /// `Block::expansion_bytes`).
 pub const FEATURE_DEFLATE: u32 = 16;
 
+/// Feature: the block table holds [`BlockSizes`], and the hashes of the blocks have a section of
+/// their own. Not together with [`FEATURE_DERIVED_HASHES`].
+pub const FEATURE_BLOCK_HASHES: u32 = 32;
 /// Features a reader must know (`Superblock::features`).
-pub const FEATURES_KNOWN: u32 =
-    FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT | FEATURE_DERIVED_HASHES | FEATURE_DEFLATE;
+pub const FEATURES_KNOWN: u32 = FEATURE_FILTERS
+    | FEATURE_DICTIONARIES
+    | FEATURE_HOT
+    | FEATURE_DERIVED_HASHES
+    | FEATURE_DEFLATE
+    | FEATURE_BLOCK_HASHES;
 
 /// Required section: inode records, inode 1 first.
 pub const SECTION_INODES: u32 = 1;
@@ -53,7 +60,8 @@ pub const SECTION_XATTR_BYTES: u32 = 7;
 pub const SECTION_EXTENTS: u32 = 8;
 /// Required section: where each chunk lies.
 pub const SECTION_CHUNKS: u32 = 9;
-/// Required section: the block table.
+/// Required section: the block table, [`BlockSizes`] or [`BlockAndHash`] by
+/// [`FEATURE_BLOCK_HASHES`].
 pub const SECTION_BLOCKS: u32 = 10;
 /// Required section: first 16 bytes of the BLAKE3 hash of each chunk. Last, because it is the
 /// largest and a mount does not need it to start.
@@ -62,6 +70,9 @@ pub const SECTION_CHUNK_HASHES: u32 = 11;
 /// zstd dictionaries back to back. Stands before the chunk hashes in the file, since a mount needs
 /// it to start.
 pub const SECTION_DICTIONARIES: u32 = 12;
+/// Section of images with [`FEATURE_BLOCK_HASHES`]: the BLAKE3 hash of the stored bytes of each
+/// block. Stands right before the chunk hashes: who gets hashes with proofs needs neither to start.
+pub const SECTION_BLOCK_HASHES: u32 = 13;
 /// Optional section: a profile that travels with the image, an actions file that names no image.
 pub const SECTION_PROFILE: u32 = 32;
 /// Optional section, reserved: a signature of the superblock with `check` and this section's table
@@ -83,12 +94,13 @@ pub const SECTIONS_REQUIRED: [u32; 11] = [
     SECTION_CHUNK_HASHES,
 ];
 
-/// Where a kind of section stands among the others: by number, except that the chunk hashes come
-/// after the dictionaries.
+/// Where a kind of section stands among the others: by number, except that the hashes of blocks and
+/// of chunks come last of those that are required.
 pub const fn section_rank(kind: u32) -> u32 {
     match kind {
-        SECTION_CHUNK_HASHES => SECTION_DICTIONARIES,
-        SECTION_DICTIONARIES => SECTION_CHUNK_HASHES,
+        SECTION_DICTIONARIES => 11,
+        SECTION_BLOCK_HASHES => 12,
+        SECTION_CHUNK_HASHES => 13,
         kind => kind,
     }
 }
@@ -320,8 +332,37 @@ pub struct Block {
     pub reserved: u8,
     /// With [`FILTER_DEFLATE`]: bytes that the codec decodes to; else 0.
     pub expansion_bytes: U32,
+}
+
+/// A record of the block table without [`FEATURE_BLOCK_HASHES`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct BlockAndHash {
+    /// The block.
+    pub block: Block,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
+}
+
+/// A record of the block table with [`FEATURE_BLOCK_HASHES`]: a [`Block`] without the places, which
+/// are the sums of the sizes before it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct BlockSizes {
+    /// As [`Block::stored_bytes`].
+    pub stored_bytes: U32,
+    /// As [`Block::raw_bytes`].
+    pub raw_bytes: U32,
+    /// As [`Block::codec`].
+    pub codec: u8,
+    /// As [`Block::filter`].
+    pub filter: u8,
+    /// As [`Block::dictionary`].
+    pub dictionary: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// As [`Block::expansion_bytes`].
+    pub expansion_bytes: U32,
 }
 
 const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
@@ -332,4 +373,5 @@ const _: () = assert!(size_of::<Xattr>() == 8);
 const _: () = assert!(size_of::<Extent>() == 8);
 const _: () = assert!(size_of::<Chunk>() == 8);
 const _: () = assert!(size_of::<ChunkHash>() == 16);
-const _: () = assert!(size_of::<Block>() == 64);
+const _: () = assert!(size_of::<BlockAndHash>() == 64);
+const _: () = assert!(size_of::<BlockSizes>() == 16);

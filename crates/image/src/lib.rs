@@ -19,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod block;
+mod block_hashes;
 #[cfg(feature = "build")]
 mod builder;
 mod check;

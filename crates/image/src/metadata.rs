@@ -1,10 +1,11 @@
 //! All metadata of one image, verified and validated, in the encoding of the image.
 
+use crate::block_hashes::BlockHashes;
 use crate::chunk::ChunkIndex;
 use crate::chunk_hashes::ChunkHashes;
 use crate::section::{decode, read_stored};
 use crate::table::Table;
-use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, dictionary, format, tree};
+use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, block_hashes, data, dictionary, format, tree};
 use std::ops::Range;
 use units::ImageId;
 
@@ -19,6 +20,7 @@ pub struct Metadata {
     pub(crate) tables: Tables,
     pub(crate) chunk_index: ChunkIndex,
     pub(crate) hashes: ChunkHashes,
+    pub(crate) block_hashes: BlockHashes,
 }
 
 /// Sections that are read when an image is opened early: all required ones but the last, the chunk
@@ -49,6 +51,7 @@ impl Metadata {
     /// See [`ImageError`]; the first thing wrong, with its place.
     pub fn open(source: &dyn ReadAt, limits: &Limits) -> Result<Metadata, ImageError> {
         let metadata = Metadata::open_early(source, limits)?;
+        metadata.load_block_hashes(source)?;
         if !metadata.derives_chunk_hashes() {
             metadata.load_chunk_hashes(source)?;
         }
@@ -60,9 +63,10 @@ impl Metadata {
     }
 
     /// As [`Metadata::open`], but leaves out what a mount can start without: the chunk hashes,
-    /// which are two thirds of the metadata of a typical image, and optional sections. Blocks can
-    /// be verified at once; [`Metadata::verify_page`] and [`Metadata::chunk_hash`] work after
-    /// [`Metadata::load_chunk_hashes`].
+    /// which are two thirds of the metadata of a typical image, the hashes of blocks, most of the
+    /// rest, and optional sections. Blocks can be verified after [`Metadata::load_block_hashes`],
+    /// pages after [`Metadata::load_chunk_hashes`], and each of them after its
+    /// [`Metadata::load_proof`].
     ///
     /// # Errors
     /// As [`Metadata::open`], for what is read.
@@ -86,6 +90,7 @@ impl Metadata {
         };
         drop(stored);
         let [inodes, entries, names, targets, xattr_sets, xattrs, xattr_bytes, extents, chunks, blocks] = raw;
+        let (blocks, hashes) = block_hashes::split(&superblock, &blocks);
         let tables = Tables {
             inodes: Table::new(inodes),
             entries: Table::new(entries),
@@ -96,12 +101,13 @@ impl Metadata {
             xattr_bytes,
             extents: Table::new(extents),
             chunks: Table::new(chunks),
-            blocks: Table::new(blocks),
+            blocks,
             dictionaries,
         };
         tree::validate(&tables, limits)?;
         let chunk_index = data::validate(&superblock, &tables)?;
-        Ok(Metadata { superblock, tables, chunk_index, hashes: ChunkHashes::default() })
+        let block_hashes = BlockHashes::of(&superblock, hashes);
+        Ok(Metadata { superblock, tables, chunk_index, hashes: ChunkHashes::default(), block_hashes })
     }
 
     /// Where the chunk hashes stand, or would stand after the end of the file if they are derived.
@@ -168,7 +174,7 @@ impl Metadata {
         let tree = t.inodes.byte_len() + t.entries.byte_len() + t.xattr_sets.byte_len() + t.xattrs.byte_len();
         let data = t.extents.byte_len() + t.chunks.byte_len() + t.blocks.byte_len();
         let dictionaries: usize = t.dictionaries.iter().map(codec::Dictionary::memory_bytes).sum();
-        let hashes = self.hashes.memory_bytes();
+        let hashes = self.hashes.memory_bytes() + self.block_hashes.memory_bytes();
         size_of::<Metadata>() + pools + tree + data + dictionaries + hashes + self.chunk_index.memory_bytes()
     }
 

@@ -1,5 +1,5 @@
-//! Proofs for parts of the chunk hashes: a device takes the hashes of the pages that it is sent,
-//! and verifies them without the others.
+//! Proofs for parts of the hashes of chunks and of blocks: a device takes the hashes of what it is
+//! sent, and verifies them without the others.
 //!
 //! The hash of a section is the root of a tree, since BLAKE3 is one: *leaves* of 1024 bytes, which
 //! are 64 chunk hashes, and above them nodes of 32 bytes that are each the hash of two. A proof
@@ -31,6 +31,9 @@ pub(crate) const LEAF_HASHES: u32 = (LEAF_BYTES / CHUNK_HASH_BYTES) as u32;
 /// nodes that it does not share with others.
 pub const PROOF_LEAVES_MAX: usize = 64;
 
+/// Set in the number of leaves of a proof of hashes of blocks.
+const OF_BLOCKS: u32 = 1 << 31;
+
 /// Bytes of a node.
 const NODE_BYTES: usize = 32;
 
@@ -41,16 +44,23 @@ pub struct HashTree {
     /// The node i of a level is above the nodes 2i and 2i + 1 of the one below, or is the same as
     /// the first of them if there is no second.
     levels: Vec<Vec<ChainingValue>>,
+    /// [`OF_BLOCKS`], or 0 for a tree of chunk hashes.
+    of: u32,
 }
 
 impl HashTree {
-    /// The tree of these bytes.
+    /// The tree of these hashes of blocks.
+    pub fn of_blocks(bytes: &[u8]) -> HashTree {
+        HashTree { of: OF_BLOCKS, ..HashTree::of(bytes) }
+    }
+
+    /// The tree of these chunk hashes.
     pub fn of(bytes: &[u8]) -> HashTree {
         let mut levels = vec![leaf_values(bytes)];
         while let Some(above) = levels.last().filter(|level| level.len() > 2).map(|level| parent_values(level)) {
             levels.push(above);
         }
-        HashTree { levels }
+        HashTree { levels, of: 0 }
     }
 
     /// Bytes of memory that the tree of so many bytes takes, at most.
@@ -64,7 +74,7 @@ impl HashTree {
         let tree = Shape { bytes: bytes.len() };
         tree.check(leaves).ok()?;
         let mut out = Vec::with_capacity(4 + leaves.len() * (4 + LEAF_BYTES + 4 * NODE_BYTES));
-        out.extend_from_slice(&(leaves.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(leaves.len() as u32 | self.of).to_le_bytes());
         leaves.iter().for_each(|leaf| out.extend_from_slice(&leaf.to_le_bytes()));
         self.write(tree, bytes, tree.root(), leaves, &mut out)?;
         Some(out)
@@ -152,11 +162,16 @@ impl Shape {
 /// The leaves of a proof, and where each lies in it.
 pub(crate) type Proven = Vec<(u32, Range<usize>)>;
 
+/// Whether a proof is one of hashes of blocks.
+pub(crate) fn is_of_blocks(proof: &[u8]) -> bool {
+    proof.first_chunk().is_some_and(|count| u32::from_le_bytes(*count) & OF_BLOCKS != 0)
+}
+
 /// Verifies a proof for a section of `bytes` bytes with the hash `root`.
 pub(crate) fn verify(root: &[u8; 32], bytes: usize, proof: &[u8]) -> Result<Proven, ImageError> {
     let damaged = |what| ImageError::Proof { what };
     let tree = Shape { bytes };
-    let count = proof.first_chunk().map_or(0, |count| u32::from_le_bytes(*count)) as usize;
+    let count = proof.first_chunk().map_or(0, |count| u32::from_le_bytes(*count) & !OF_BLOCKS) as usize;
     if count > PROOF_LEAVES_MAX {
         return Err(damaged("number of leaves"));
     }

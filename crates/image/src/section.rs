@@ -24,6 +24,8 @@ pub struct SectionReport {
     pub raw_bytes: u64,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
+    /// Bytes of a record; `None` if it is not made of records of one size.
+    pub(crate) record_bytes: Option<usize>,
 }
 
 impl SectionReport {
@@ -53,14 +55,16 @@ pub fn section_name(kind: u32) -> &'static str {
         format::SECTION_CHUNK_HASHES => "chunk-hashes",
         format::SECTION_BLOCKS => "blocks",
         format::SECTION_DICTIONARIES => "dictionaries",
+        format::SECTION_BLOCK_HASHES => "block-hashes",
         format::SECTION_PROFILE => "profile",
         format::SECTION_SIGNATURE => "signature",
         _ => "unknown",
     }
 }
 
-/// Bytes of a record of a section; `None` if it is not made of records of one size.
-pub(crate) fn record_bytes(kind: u32) -> Option<usize> {
+/// Bytes of a record of a section of an image with these features; `None` if it is not made of
+/// records of one size, or may not be stored by columns.
+pub(crate) fn record_bytes(kind: u32, features: u32) -> Option<usize> {
     match kind {
         format::SECTION_INODES => Some(size_of::<format::Inode>()),
         format::SECTION_ENTRIES => Some(size_of::<format::Entry>()),
@@ -69,7 +73,10 @@ pub(crate) fn record_bytes(kind: u32) -> Option<usize> {
         format::SECTION_EXTENTS => Some(size_of::<format::Extent>()),
         format::SECTION_CHUNKS => Some(size_of::<format::Chunk>()),
         format::SECTION_CHUNK_HASHES => Some(size_of::<format::ChunkHash>()),
-        format::SECTION_BLOCKS => Some(size_of::<format::Block>()),
+        format::SECTION_BLOCKS => Some(match features & format::FEATURE_BLOCK_HASHES {
+            0 => size_of::<format::BlockAndHash>(),
+            _ => size_of::<format::BlockSizes>(),
+        }),
         _ => None,
     }
 }
@@ -105,7 +112,7 @@ pub(crate) fn decode(section: &SectionReport, stored: &[u8]) -> Result<Box<[u8]>
         offset: section.offset,
         source,
     })?;
-    match (section.filter, record_bytes(section.kind)) {
+    match (section.filter, section.record_bytes) {
         (format::FILTER_NONE, _) => Ok(raw.into_boxed_slice()),
         (format::FILTER_COLUMNS, Some(width)) if raw.len() % width == 0 => Ok(from_columns(&raw, width)),
         _ => Err(unknown_filter(section.filter)),

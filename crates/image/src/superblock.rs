@@ -1,8 +1,8 @@
 //! The superblock: parses it and checks all that can be checked without the sections.
 
+use crate::block_hashes::BlockHashes;
 use crate::section::{decode, read_stored, record_bytes, unknown_codec, unknown_filter};
-use crate::table::Table;
-use crate::{Codec, ImageError, Limits, ReadAt, SectionReport, format, limits, section_name};
+use crate::{Codec, ImageError, Limits, ReadAt, SectionReport, block_hashes, format, limits, section_name};
 use std::ops::Range;
 use units::ImageId;
 use zerocopy::{FromBytes, IntoBytes};
@@ -148,14 +148,25 @@ impl Superblock {
         self.metadata_offset..self.metadata_offset + self.metadata_bytes
     }
 
+    /// Where the hashes of blocks and of chunks lie side by side, which a mount can start without
+    /// if they come with proofs; `None` if hashes of blocks have no section of their own.
+    pub fn hash_region(&self) -> Option<Range<u64>> {
+        let (first, last) = (self.section(format::SECTION_BLOCK_HASHES)?, self.section(format::SECTION_CHUNK_HASHES)?);
+        Some(first.offset..last.offset + last.stored_bytes)
+    }
+
     /// Bytes that [`Metadata`](crate::Metadata) of this image takes at most, chunk hashes included.
     /// Known before anything is decoded.
     pub fn metadata_memory_bytes(&self) -> u64 {
-        let raw =
-            self.sections.iter().filter(|section| !section.optional).map(|section| section.raw_bytes).sum::<u64>();
+        let raw = |section: &SectionReport| match section.kind {
+            format::SECTION_BLOCKS => u64::from(self.block_count) * size_of::<format::Block>() as u64,
+            format::SECTION_BLOCK_HASHES => 0,
+            _ => section.raw_bytes,
+        };
+        let raw: u64 = self.sections.iter().filter(|section| !section.optional).map(raw).sum();
         // The order of chunks by position, and the samples of extents.
         let index = 4 * u64::from(self.chunk_count) + 4 * u64::from(self.extent_count.div_ceil(64));
-        raw + index + size_of::<crate::Metadata>() as u64
+        raw + BlockHashes::memory_bytes_max(self.block_count) + index + size_of::<crate::Metadata>() as u64
     }
 
     /// Bytes that opening it takes beside, for a moment.
@@ -176,9 +187,9 @@ impl Superblock {
         u64::from(self.block_bytes) + u64::from(expansion)
     }
 
-    /// Bytes of the decoded block table.
+    /// Bytes of the decoded block table and of the hashes of the blocks.
     pub fn block_table_bytes(&self) -> u64 {
-        u64::from(self.block_count) * size_of::<format::Block>() as u64
+        u64::from(self.block_count) * size_of::<format::BlockAndHash>() as u64
     }
 
     /// Positions and hashes of the blocks, read from `source` without opening the rest of
@@ -191,13 +202,20 @@ impl Superblock {
         let Some(section) = self.section(format::SECTION_BLOCKS) else { return Ok(Vec::new()) };
         let mut stored = Vec::new();
         read_stored(source, section, &mut stored)?;
-        let table: Table<format::Block> = Table::new(decode(section, &stored)?);
-        let place = |block: &format::Block| BlockPlace {
+        let (blocks, hashes) = block_hashes::split(self, &decode(section, &stored)?);
+        let hashes = match self.section(format::SECTION_BLOCK_HASHES) {
+            None => hashes,
+            Some(section) => {
+                read_stored(source, section, &mut stored)?;
+                stored.into_boxed_slice()
+            }
+        };
+        let place = |(block, hash): (&format::Block, &[u8; 32])| BlockPlace {
             file_offset: block.file_offset.get(),
             stored_bytes: block.stored_bytes.get(),
-            hash: block.hash,
+            hash: *hash,
         };
-        Ok(table.iter().map(place).collect())
+        Ok(blocks.iter().zip(hashes.as_chunks().0).map(place).collect())
     }
 
     pub(crate) fn section(&self, kind: u32) -> Option<&SectionReport> {
@@ -221,7 +239,7 @@ impl Superblock {
             block_count: raw.block_count.get(),
             features: raw.features.get(),
             hot_blocks: raw.hot_blocks.get(),
-            sections: raw.sections[..used].iter().map(section_report).collect(),
+            sections: raw.sections[..used].iter().map(|section| section_report(section, raw.features.get())).collect(),
         }
     }
 
@@ -256,7 +274,7 @@ impl Superblock {
                 return Err(corrupt(at, "the section kind, which must ascend,", least, section.kind.into()));
             }
             rank_before = rank;
-            check_section_flags(at, section, &raw.sections[i], self.has(format::FEATURE_DICTIONARIES))?;
+            check_section_flags(at, section, &raw.sections[i], self.features)?;
             if section.derived != (derives && section.kind == format::SECTION_CHUNK_HASHES) {
                 let (expected, found) = (u64::from(!section.derived), section.derived.into());
                 return Err(corrupt(at + 5, "the flag of a derived section", expected, found));
@@ -285,6 +303,10 @@ impl Superblock {
         if found != u64::from(self.has(format::FEATURE_DICTIONARIES)) {
             return Err(corrupt(12, "the number of dictionary sections, by the features,", 1 - found, found));
         }
+        if self.has(format::FEATURE_BLOCK_HASHES) && self.has(format::FEATURE_DERIVED_HASHES) {
+            let most = u64::from(self.features & !format::FEATURE_DERIVED_HASHES);
+            return Err(corrupt(12, "the features, which exclude one another,", most, self.features.into()));
+        }
         let most = if self.has(format::FEATURE_HOT) { self.block_count } else { 0 };
         if self.hot_blocks > most {
             return Err(corrupt(72, "the number of hot blocks, at most", most.into(), self.hot_blocks.into()));
@@ -304,9 +326,15 @@ impl Superblock {
             (format::SECTION_EXTENTS, self.extent_count, size_of::<format::Extent>()),
             (format::SECTION_CHUNKS, self.chunk_count, size_of::<format::Chunk>()),
             (format::SECTION_CHUNK_HASHES, self.chunk_count, format::CHUNK_HASH_BYTES),
-            (format::SECTION_BLOCKS, self.block_count, size_of::<format::Block>()),
+            (
+                format::SECTION_BLOCKS,
+                self.block_count,
+                record_bytes(format::SECTION_BLOCKS, self.features).unwrap_or(0),
+            ),
+            (format::SECTION_BLOCK_HASHES, self.block_count, blake3::OUT_LEN),
         ];
-        for kind in format::SECTIONS_REQUIRED {
+        let apart = self.has(format::FEATURE_BLOCK_HASHES).then_some(format::SECTION_BLOCK_HASHES);
+        for kind in format::SECTIONS_REQUIRED.into_iter().chain(apart) {
             let Some(section) = self.section(kind) else {
                 let (section, what) = (section_name(kind), "the number of sections of this kind");
                 return Err(ImageError::Corrupt { section, offset: 0, what, expected: 1, found: 0 });
@@ -342,7 +370,7 @@ fn wrong_magic(bytes: &[u8]) -> ImageError {
     ImageError::Magic { expected: format::MAGIC, found }
 }
 
-fn section_report(raw: &format::Section) -> SectionReport {
+fn section_report(raw: &format::Section, features: u32) -> SectionReport {
     SectionReport {
         kind: raw.kind.get(),
         codec: raw.codec,
@@ -353,6 +381,7 @@ fn section_report(raw: &format::Section) -> SectionReport {
         stored_bytes: raw.stored_bytes.get(),
         raw_bytes: raw.raw_bytes.get(),
         hash: raw.hash,
+        record_bytes: record_bytes(raw.kind.get(), features),
     }
 }
 
@@ -360,7 +389,7 @@ fn check_section_flags(
     at: usize,
     section: &SectionReport,
     raw: &format::Section,
-    dictionaries: bool,
+    features: u32,
 ) -> Result<(), ImageError> {
     let flags = raw.flags;
     let known = format::SECTION_OPTIONAL | format::SECTION_DERIVED;
@@ -372,22 +401,26 @@ fn check_section_flags(
         return Err(corrupt(at + 7, "a reserved byte", 0, raw.reserved.into()));
     }
     let is_required = format::SECTIONS_REQUIRED.contains(&section.kind)
-        || (dictionaries && section.kind == format::SECTION_DICTIONARIES);
+        || (features & format::FEATURE_DICTIONARIES != 0 && section.kind == format::SECTION_DICTIONARIES)
+        || (features & format::FEATURE_BLOCK_HASHES != 0 && section.kind == format::SECTION_BLOCK_HASHES);
     if !is_required {
         if section.optional {
             return Ok(());
         }
-        let known = format::SECTION_CHUNK_HASHES.into();
+        let known = format::SECTION_BLOCK_HASHES.into();
         return Err(ImageError::NeedsNewer { what: "required section", found: section.kind.into(), known });
     }
     if section.optional {
         return Err(corrupt(at + 5, "the flags of a required section", 0, flags.into()));
     }
-    let filters = if record_bytes(section.kind).is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
+    let filters = if section.record_bytes.is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
     if section.filter > filters {
         return Err(unknown_filter(section.filter));
     }
     let codec = Codec::from_u8(section.codec).ok_or(unknown_codec(section.codec))?;
+    if section.kind == format::SECTION_BLOCK_HASHES && codec != Codec::Stored {
+        return Err(corrupt(at + 4, "the codec of the hashes of blocks", 0, section.codec.into()));
+    }
     let fits = match codec {
         _ if section.derived => codec == Codec::Stored && section.stored_bytes == section.raw_bytes,
         Codec::Stored => section.stored_bytes == section.raw_bytes,

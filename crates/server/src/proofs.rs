@@ -1,5 +1,5 @@
-//! Chunk hashes for a device that takes them with proofs: those of the pages that it is sent,
-//! before the pages, each once on a connection.
+//! Hashes for a device that takes them with proofs: those of the chunks and blocks that it is sent,
+//! before these, each once on a connection.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,35 @@ use wire::{ErrorCode, ImageHandle, ServerConnection};
 use crate::error::Failure;
 use crate::published::Published;
 
-/// Whose chunk hashes a device needs.
+/// What a device is about to be sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Proven<'a> {
+    /// Pages: it needs the hashes of their chunks.
     Pages(&'a [PageId]),
-    Block(BlockId),
+    /// A decoded block: those of its chunks.
+    Decoded(BlockId),
+    /// A block as it is stored: its own hash.
+    Stored(BlockId),
 }
 
-/// What was sent on one connection: a bit for each leaf of the chunk hashes of an image.
+/// What the hashes of a section are of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum HashesOf {
+    Chunks,
+    Blocks,
+}
+
+/// What was sent on one connection: a bit for each leaf of the hashes of an image.
 ///
 /// Invariant: what is marked was queued before anything that is queued from now on, and nothing
 /// that is queued so is dropped while the connection lives.
 #[derive(Default)]
 pub(crate) struct Proofs {
-    sent: HashMap<ImageId, Vec<u64>>,
+    sent: HashMap<(ImageId, HashesOf), Vec<u64>>,
 }
 
 impl Proofs {
-    /// Sends those chunk hashes that were not sent before, if the device takes proofs. To be called
+    /// Sends those hashes that were not sent before, if the device takes proofs. To be called
     /// before the bytes are queued that they are for.
     pub fn send(
         &mut self,
@@ -37,20 +48,26 @@ impl Proofs {
         image: &Published,
         of: Proven<'_>,
     ) -> Result<(), Failure> {
-        if !wire.takes_proofs() || !image.metadata.proves_chunk_hashes() {
+        let metadata = &image.metadata;
+        let (hashes, proves, count) = match of {
+            Proven::Stored(_) => (HashesOf::Blocks, metadata.proves_block_hashes(), metadata.block_leaf_count()),
+            _ => (HashesOf::Chunks, metadata.proves_chunk_hashes(), metadata.hash_leaf_count()),
+        };
+        if !wire.takes_proofs() || !proves {
             return Ok(());
         }
-        let sent = self.sent.entry(image.id).or_default();
-        sent.resize(image.metadata.hash_leaf_count().div_ceil(64) as usize, 0);
+        let sent = self.sent.entry((image.id, hashes)).or_default();
+        sent.resize(count.div_ceil(64) as usize, 0);
         let is_sent = |leaf: &u32| sent.get(*leaf as usize / 64).is_some_and(|word| word >> (leaf % 64) & 1 == 1);
         let mut leaves = match of {
-            Proven::Pages(pages) => image.metadata.hash_leaves(pages),
-            Proven::Block(block) => image.metadata.block_hash_leaves(block),
+            Proven::Pages(pages) => metadata.hash_leaves(pages),
+            Proven::Decoded(block) => metadata.block_hash_leaves(block),
+            Proven::Stored(block) => vec![metadata.leaf_of_block(block)],
         };
         leaves.retain(|leaf| !is_sent(leaf));
         for leaves in leaves.chunks(PROOF_LEAVES_MAX) {
             let refused = |refused: wire::Refused| Failure::new(ErrorCode::Internal, refused.to_string());
-            let proof = image.proof(leaves)?;
+            let proof = image.proof(hashes, leaves)?;
             wire.hashes(handle, Bytes::from(proof)).map_err(refused)?;
         }
         for leaf in leaves {

@@ -20,6 +20,7 @@ use crate::error::Failure;
 use crate::learning::Learning;
 use crate::lock::locked;
 use crate::metrics::Metrics;
+use crate::proofs::HashesOf;
 
 /// An image that is served. Shared by all connections that have it open.
 pub(crate) struct Published {
@@ -40,6 +41,8 @@ pub(crate) struct Published {
     deriving: Mutex<()>,
     /// To prove chunk hashes with, once they are there.
     hash_tree: OnceLock<HashTree>,
+    /// To prove hashes of blocks with.
+    block_tree: Option<HashTree>,
     /// Hash of the learned file as it was saved last.
     pub saved: Mutex<Option<blake3::Hash>>,
     /// When it was used last, by [`USES`].
@@ -62,8 +65,10 @@ impl Published {
         metrics: Arc<Metrics>,
         reserved: Reserved,
     ) -> Published {
+        let block_hashes = metadata.block_hash_bytes().filter(|_| metadata.proves_block_hashes());
         let image = Published {
             id: metadata.id(),
+            block_tree: block_hashes.map(HashTree::of_blocks),
             metadata,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             object: RwLock::new(object),
@@ -155,10 +160,13 @@ impl Published {
         Some(self.hash_tree.get_or_init(|| HashTree::of(hashes)))
     }
 
-    /// A proof of some leaves of the chunk hashes.
-    pub fn proof(&self, leaves: &[u32]) -> Result<Vec<u8>, Failure> {
-        let proof = || self.hash_tree()?.proof(self.metadata.chunk_hash_bytes()?, leaves);
-        proof().ok_or_else(|| Failure::new(ErrorCode::Internal, "chunk hashes that are not there cannot be proven"))
+    /// A proof of some leaves of the hashes.
+    pub fn proof(&self, of: HashesOf, leaves: &[u32]) -> Result<Vec<u8>, Failure> {
+        let proof = || match of {
+            HashesOf::Chunks => self.hash_tree()?.proof(self.metadata.chunk_hash_bytes()?, leaves),
+            HashesOf::Blocks => self.block_tree.as_ref()?.proof(self.metadata.block_hash_bytes()?, leaves),
+        };
+        proof().ok_or_else(|| Failure::new(ErrorCode::Internal, "hashes that are not there cannot be proven"))
     }
 
     /// A range of the image file.

@@ -351,6 +351,11 @@ impl Inner {
         if let ServerEvent::Request { request, ask } = &event
             && !handled
         {
+            if let Request::PullBlock { block, .. } = ask
+                && machine.takes_proofs()
+            {
+                machine.hashes(HANDLE, self.tree.block_proof(*block).into()).unwrap();
+            }
             let reply = honest_reply(&self.tree, ask);
             if let Some(reply) = reply {
                 machine.reply(*request, reply).unwrap();

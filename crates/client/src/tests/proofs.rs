@@ -1,12 +1,12 @@
-//! Chunk hashes that come with proofs, before the pages they are for.
+//! Hashes that come with proofs, before the pages and blocks they are for.
 
 use std::sync::Arc;
 
-use units::PageId;
+use units::{BlockId, PageId};
 use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::{PushEncoding, Request, ServerConnection, ServerEvent};
 
-use super::fake_server::{FakeServer, HANDLE};
+use super::fake_server::{FakeServer, HANDLE, honest_reply};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{open, plain, read_page};
@@ -49,9 +49,9 @@ impl Rig {
         self.server.wait(|log| log.iter().any(|(_, event)| stopped(event)).then_some(()));
     }
 
-    /// Requests for what stands where the chunk hashes do.
+    /// Requests for what stands where the hashes do.
     fn asked_hashes(&self) -> usize {
-        let start = self.tree.metadata.chunk_hash_region().start;
+        let start = self.tree.metadata.superblock().hash_region().unwrap().start;
         let asks = |ask: &Request| matches!(ask, Request::MetaRead { offset, .. } if *offset >= start);
         self.server.requests(0, asks).len()
     }
@@ -130,6 +130,55 @@ fn a_server_whose_proofs_are_always_wrong_is_asked_for_all_hashes() {
     let rig = wrong_at_first(usize::MAX);
     rig.read(500);
     assert!(rig.asked_hashes() > 0 && rig.session.metadata().has_chunk_hashes());
+}
+
+/// A server that sends `proof` before each block on the first connections.
+fn before_blocks(connections: usize, proof: impl Fn(&Tree, BlockId) -> Vec<u8> + Send + 'static) -> Rig {
+    let rig = Rig::new(plain());
+    let tree = Arc::clone(&rig.tree);
+    rig.server.policy(move |connection, machine: &mut ServerConnection, event| match event {
+        ServerEvent::Request { request, ask: ask @ Request::PullBlock { block, .. } } if connection < connections => {
+            machine.hashes(HANDLE, proof(&tree, *block).into()).unwrap();
+            machine.reply(*request, honest_reply(&tree, ask).unwrap()).unwrap();
+            true
+        }
+        _ => false,
+    });
+    rig
+}
+
+fn damaged(tree: &Tree, block: BlockId) -> Vec<u8> {
+    let mut proof = tree.block_proof(block);
+    proof[20] ^= 1;
+    proof
+}
+
+#[test]
+fn a_block_whose_proof_was_damaged_comes_over_the_next_connection() {
+    let rig = before_blocks(1, damaged);
+    rig.read(500);
+    assert_eq!((rig.asked_hashes(), rig.session.counters().demand.verify_failures), (0, 1));
+    assert!(!rig.session.metadata().has_block_hashes());
+}
+
+#[test]
+fn a_server_whose_proofs_of_blocks_are_always_wrong_is_asked_for_all_hashes() {
+    let rig = before_blocks(usize::MAX, damaged);
+    rig.read(500);
+    assert!(rig.asked_hashes() > 0 && rig.session.metadata().has_block_hashes());
+}
+
+#[test]
+fn a_block_without_its_hash_is_refused() {
+    // A good proof, of another block's hash.
+    let rig = before_blocks(usize::MAX, |tree, _| tree.block_proof(BlockId(0)));
+    let last = rig.tree.metadata.block_count() - 1;
+    let metadata = &rig.tree.metadata;
+    assert_ne!(metadata.leaf_of_block(BlockId(last)), 0, "the tree has two leaves");
+    let chunk = metadata.block_chunks(BlockId(last)).next().unwrap();
+    let page = metadata.chunk_owner(chunk).unwrap();
+    read_page(&rig.session, 1, page.inode, page.index).wait().unwrap_err();
+    assert!(rig.sink.pages().is_empty());
 }
 
 #[test]

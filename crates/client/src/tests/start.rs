@@ -16,7 +16,7 @@ type Part = (ImageHandle, u64, Bytes);
 fn parts(tree: &Tree) -> Vec<Part> {
     let part =
         |start: u64, end: u64| (HANDLE, start, Bytes::copy_from_slice(&tree.bytes[start as usize..end as usize]));
-    let (start, end) = (tree.metadata.metadata_region().start, tree.metadata.chunk_hash_region().start);
+    let (start, end) = (tree.metadata.metadata_region().start, tree.metadata.superblock().hash_region().unwrap().start);
     let mut parts = vec![part(0, 4096)];
     parts.extend((start..end).step_by(START_BYTES_MAX).map(|at| part(at, end.min(at + START_BYTES_MAX as u64))));
     parts

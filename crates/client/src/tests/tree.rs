@@ -96,6 +96,12 @@ impl Tree {
         HashTree::of(hashes).proof(hashes, &self.metadata.hash_leaves(pages)).unwrap()
     }
 
+    /// The hash of a block with a proof.
+    pub fn block_proof(&self, block: units::BlockId) -> Vec<u8> {
+        let hashes = self.metadata.block_hash_bytes().unwrap();
+        HashTree::of_blocks(hashes).proof(hashes, &[self.metadata.leaf_of_block(block)]).unwrap()
+    }
+
     /// The stored bytes of a block.
     pub fn stored(&self, block: units::BlockId) -> &[u8] {
         let entry = self.metadata.block(block).unwrap();

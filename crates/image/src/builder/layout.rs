@@ -21,6 +21,7 @@ pub(super) struct Layout {
     pub(super) chunks: Vec<format::Chunk>,
     pub(super) chunk_hashes: Vec<format::ChunkHash>,
     pub(super) blocks: Vec<format::Block>,
+    pub(super) block_hashes: Vec<[u8; 32]>,
     pub(super) block_bytes: u32,
     pub(super) metadata_offset: u64,
 }
@@ -84,8 +85,8 @@ impl Layout {
                 dictionary: block.dictionary.map_or(0, |index| index + 1),
                 reserved: 0,
                 expansion_bytes: block.expansion_bytes.into(),
-                hash: block.hash,
             });
+            self.block_hashes.push(block.hash);
             file_end += u64::from(block.stored_bytes);
             raw_end += u64::from(block.raw_bytes);
             self.block_bytes = self.block_bytes.max(block.raw_bytes);

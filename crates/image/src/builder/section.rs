@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::{Builder, BuilderParams, Built};
+use crate::format::{BlockAndHash, BlockSizes};
 use crate::section::{record_bytes, to_columns};
 use crate::superblock::check_hash;
 use crate::{Codec, ImageError, Metadata, ReadAt, dictionary, format};
@@ -11,6 +12,11 @@ use zerocopy::{FromZeros, IntoBytes};
 pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, ImageError> {
     let params = &builder.params;
     let dictionaries = dictionary::section(&builder.dictionaries);
+    let features = features(builder, layout);
+    let apart = features & format::FEATURE_BLOCK_HASHES != 0;
+    let sizes: Vec<BlockSizes> = layout.blocks.iter().map(BlockSizes::of).collect();
+    let whole = |(block, hash): (&format::Block, &[u8; 32])| BlockAndHash { block: *block, hash: *hash };
+    let whole: Vec<BlockAndHash> = layout.blocks.iter().zip(&layout.block_hashes).map(whole).collect();
     let raw: [(u32, &[u8]); format::SECTIONS_REQUIRED.len()] = [
         (format::SECTION_INODES, layout.inodes.as_bytes()),
         (format::SECTION_ENTRIES, layout.entries.as_bytes()),
@@ -21,15 +27,18 @@ pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, Imag
         (format::SECTION_XATTR_BYTES, &layout.xattr_bytes),
         (format::SECTION_EXTENTS, layout.extents.as_bytes()),
         (format::SECTION_CHUNKS, layout.chunks.as_bytes()),
-        (format::SECTION_BLOCKS, layout.blocks.as_bytes()),
+        (format::SECTION_BLOCKS, if apart { sizes.as_bytes() } else { whole.as_bytes() }),
         (format::SECTION_CHUNK_HASHES, layout.chunk_hashes.as_bytes()),
     ];
-    let mut region = Region { start: layout.metadata_offset, metadata: Vec::new(), table: Vec::new() };
+    let mut region = Region { features, start: layout.metadata_offset, metadata: Vec::new(), table: Vec::new() };
     // Kinds ascend in the file, and optional kinds may lie between the required ones' numbers in
     // later versions.
     let mut sections: Vec<(u32, &[u8], u8)> = raw.iter().map(|&(kind, bytes)| (kind, bytes, 0)).collect();
     if !builder.dictionaries.is_empty() {
         sections.push((format::SECTION_DICTIONARIES, &dictionaries, 0));
+    }
+    if apart {
+        sections.push((format::SECTION_BLOCK_HASHES, layout.block_hashes.as_bytes(), 0));
     }
     sections.extend(builder.optional.iter().map(|(kind, bytes)| (*kind, bytes.as_slice(), format::SECTION_OPTIONAL)));
     sections.sort_by_key(|&(kind, _, _)| format::section_rank(kind));
@@ -57,6 +66,7 @@ pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, Imag
 
 /// The metadata region while it grows.
 struct Region {
+    features: u32,
     start: u64,
     metadata: Vec<u8>,
     table: Vec<format::Section>,
@@ -88,14 +98,15 @@ impl Region {
     fn push(&mut self, params: &BuilderParams, kind: u32, flags: u8, raw: &[u8]) -> Result<(), ImageError> {
         let offset = self.start + self.metadata.len() as u64;
         // Hashes are noise in any order; all other records have columns of like bytes.
-        let width = record_bytes(kind).filter(|_| kind != format::SECTION_CHUNK_HASHES);
+        let width = record_bytes(kind, self.features).filter(|_| kind != format::SECTION_CHUNK_HASHES);
         let columns = width.map(|width| to_columns(raw, width));
         let mut packed = Vec::new();
         let unpacked = columns.as_deref().unwrap_or(raw);
         codec::encode(params.metadata_codec, params.metadata_level, unpacked, &mut packed)
             .map_err(|source| ImageError::SectionCodec { section: crate::section_name(kind), offset, source })?;
         let filter = if columns.is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
-        let (codec, filter, stored) = if packed.len() < raw.len() {
+        // Hashes of blocks must be provable leaf by leaf.
+        let (codec, filter, stored) = if packed.len() < raw.len() && kind != format::SECTION_BLOCK_HASHES {
             (params.metadata_codec, filter, packed.as_slice())
         } else {
             (Codec::Stored, format::FILTER_NONE, raw)
@@ -125,7 +136,7 @@ fn superblock(builder: &Builder, layout: &Layout, region: &Region) -> Result<for
     superblock.magic = format::MAGIC;
     superblock.version.set(format::VERSION);
     superblock.chunk_shift = builder.params.chunk_shift;
-    superblock.features.set(features(builder, layout));
+    superblock.features.set(region.features);
     superblock.hot_blocks.set(builder.hot_blocks);
     superblock.file_bytes.set(layout.metadata_offset + region.metadata.len() as u64);
     superblock.metadata_offset.set(layout.metadata_offset);
@@ -151,6 +162,7 @@ fn features(builder: &Builder, layout: &Layout) -> u32 {
         | bit(!builder.dictionaries.is_empty(), format::FEATURE_DICTIONARIES)
         | bit(builder.hot_blocks > 0, format::FEATURE_HOT)
         | bit(builder.params.derive_hashes, format::FEATURE_DERIVED_HASHES)
+        | bit(!builder.params.derive_hashes, format::FEATURE_BLOCK_HASHES)
 }
 
 /// The image about to be written, without its blocks, which opening does not read.

@@ -77,11 +77,18 @@ fn a_block_is_held_to_hashes_that_are_loaded() {
     }
 }
 
+/// An image whose blocks can be verified, and whose chunk hashes are not loaded.
+fn early(image: &[u8]) -> Metadata {
+    let metadata = Metadata::open_early(&image, &Limits::default()).unwrap();
+    metadata.load_block_hashes(&image).unwrap();
+    metadata
+}
+
 #[test]
 fn blocks_that_came_first_are_held_to_hashes_that_come_later() {
     for fixture in codecs() {
         let image = two_faced(false, fixture);
-        let metadata = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+        let metadata = early(&image);
         for path in [&b"first"[..], b"second"] {
             decode(&metadata, &image, place(&metadata, path).0).unwrap();
         }
@@ -118,13 +125,12 @@ fn blocks_are_held_to_derived_hashes_that_a_server_offers() {
     let honest = two_faced(false, plain());
     let pretended = Metadata::open(&&honest[..], &Limits::default()).unwrap().chunk_hash_bytes().unwrap().to_vec();
     let offered = [&image[..], &pretended].concat();
-    let open = || Metadata::open_early(&&image[..], &Limits::default()).unwrap();
-    let after = open();
+    let after = early(&image);
     let (second, page) = place(&after, b"second");
     decode(&after, &image, second).unwrap();
     assert!(matches!(after.load_chunk_hashes(&&offered[..]), Err(ImageError::ChunkHash { .. })));
     assert_refused(&after, &image);
-    let before = open();
+    let before = early(&image);
     before.load_chunk_hashes(&&offered[..]).unwrap();
     before.verify_page(page, &[PRETENDED; 4096]).unwrap();
     assert!(matches!(decode(&before, &image, second), Err(ImageError::ChunkHash { .. })));
@@ -137,14 +143,13 @@ fn blocks_are_held_to_hashes_that_come_with_proofs() {
     let whole = Metadata::open(&&image[..], &Limits::default()).unwrap();
     let hashes = whole.chunk_hash_bytes().unwrap();
     let proof = HashTree::of(hashes).proof(hashes, &[0]).unwrap();
-    let open = || Metadata::open_early(&&image[..], &Limits::default()).unwrap();
-    let before = open();
+    let before = early(&image);
     before.load_proof(&proof).unwrap();
     let (second, page) = place(&before, b"second");
     before.verify_page(page, &[PRETENDED; 4096]).unwrap();
     assert!(matches!(decode(&before, &image, second), Err(ImageError::ChunkHash { .. })));
     assert_refused(&before, &image);
-    let after = open();
+    let after = early(&image);
     decode(&after, &image, second).unwrap();
     assert!(matches!(after.load_proof(&proof), Err(ImageError::ChunkHash { .. })));
     assert_refused(&after, &image);
@@ -156,7 +161,7 @@ fn an_honest_image_derives_its_hashes_by_being_read() {
     let mut fixture = plain();
     fixture.params.derive_hashes = true;
     let image = fixture.pack(&super::tree::everything()).unwrap();
-    let metadata = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+    let metadata = early(&image);
     for block in 0..metadata.block_count() {
         assert!(!metadata.has_chunk_hashes());
         decode(&metadata, &image, block).unwrap();

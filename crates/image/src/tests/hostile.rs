@@ -108,7 +108,7 @@ fn with_superblock(change: impl FnOnce(&mut [u8])) -> String {
 fn a_newer_image_asks_for_a_newer_runnel() {
     let newer = "needs a newer runnel";
     assert!(with_superblock(|s| s[8] = 2).contains(newer));
-    assert!(with_superblock(|s| s[12] = 32).contains(newer));
+    assert!(with_superblock(|s| s[12] = 64).contains(newer));
     // A codec, a section flag, and a required kind this version does not know.
     assert!(with_superblock(|s| s[128 + 4] = 9).contains(newer));
     assert!(with_superblock(|s| s[128 + 5] = 4).contains(newer));
@@ -116,7 +116,7 @@ fn a_newer_image_asks_for_a_newer_runnel() {
     parts.sections.push((77, 0, b"unknown".to_vec()));
     assert!(open(&parts.assemble()).unwrap_err().to_string().contains(newer));
     let mut parts = Parts::of(&image());
-    parts.section(SECTION_BLOCKS)[24] = 9;
+    parts.section(SECTION_BLOCKS)[8] = 9;
     assert!(open(&parts.assemble()).unwrap_err().to_string().contains(newer));
 }
 
@@ -150,12 +150,12 @@ fn every_rule_of_the_superblock_holds() {
         (44, 200, "raw size of a section"),
         (60, 200, "raw size of a section"),
         (64, 63, "number of sections"),
-        (64, 12, "section kind"),
+        (64, 13, "section kind"),
         (128 + 2 * 64 + 6, 1, "newer runnel: filter"),
         (69, 1, "reserved"),
         (72, 1, "hot blocks"),
         (76, 1, "reserved"),
-        (12, 2, "dictionary sections"),
+        (12, 32 | 2, "dictionary sections"),
         (4095, 1, "reserved"),
     ];
     for (at, value, expected) in cases {
@@ -186,8 +186,9 @@ fn every_rule_of_the_section_table_holds() {
 
 #[test]
 fn a_missing_section_is_named() {
-    for (i, kind) in SECTIONS_REQUIRED.into_iter().enumerate() {
+    for kind in SECTIONS_REQUIRED.into_iter().chain([SECTION_BLOCK_HASHES]) {
         let mut parts = Parts::of(&image());
+        let i = parts.sections.iter().position(|section| section.0 == kind).unwrap();
         let last = parts.sections.len() - 1;
         parts.sections.remove(i);
         parts.superblock.sections[last] = zerocopy::FromZeros::new_zeroed();
@@ -195,6 +196,41 @@ fn a_missing_section_is_named() {
         let name = crate::section_name(kind);
         assert!(error.contains(&format!("section {name}, ")) && error.contains("sections of this kind"), "{error}");
     }
+}
+
+/// The older layout of the block table has rules of its own.
+#[test]
+fn every_rule_of_blocks_that_hold_their_hashes_holds() {
+    let mut fixture = plain();
+    fixture.params.derive_hashes = true;
+    let pristine = Parts::of(&fixture.pack(&everything()).unwrap());
+    let cases = [
+        (0, 4097, "start of a block"),
+        (8, 1, "raw start"),
+        (16, 1, "stored size"),
+        (20, 0, "raw size of a block"),
+        (28, 1, "size of an expansion"),
+    ];
+    for (at, value, expected) in cases {
+        let mut parts = pristine.clone();
+        parts.set(SECTION_BLOCKS, at, value);
+        let Err(ImageError::Corrupt { what, offset, .. }) = open(&parts.assemble()) else { panic!("byte {at}") };
+        assert!(what.contains(expected) && offset == at as u64, "byte {at}: {what} at {offset}");
+    }
+    // Hashes that have their own section do not go with hashes that are derived.
+    let mut parts = pristine;
+    let features = parts.superblock.features.get();
+    parts.superblock.features.set(features | FEATURE_BLOCK_HASHES);
+    assert!(open(&parts.assemble()).is_err());
+}
+
+#[test]
+fn hashes_of_blocks_are_stored_as_they_are() {
+    let mut image = image();
+    let at = open(&image).unwrap().section_report().iter().position(|s| s.kind == SECTION_BLOCK_HASHES).unwrap();
+    image[128 + 64 * at + 4] = Codec::Zstd.to_u8();
+    seal(&mut image);
+    assert!(open(&image).unwrap_err().to_string().contains("codec of the hashes of blocks"));
 }
 
 #[test]
@@ -350,12 +386,10 @@ fn every_rule_of_data_holds() {
         (SECTION_EXTENTS, 0, 1, "position of an extent"),
         (SECTION_EXTENTS, 4, 1, "first chunk"),
         (SECTION_EXTENTS, metadata.tables.extents.byte_len() - 4, HOLE, "number of chunks that files refer to"),
-        (SECTION_BLOCKS, 0, 4097, "start of a block"),
-        (SECTION_BLOCKS, 8, 1, "raw start"),
-        (SECTION_BLOCKS, 16, 1, "stored size"),
-        (SECTION_BLOCKS, 20, 0, "raw size of a block"),
-        (SECTION_BLOCKS, 20, u32::MAX, "raw size of a block"),
-        (SECTION_BLOCKS, 28, 1, "size of an expansion"),
+        (SECTION_BLOCKS, 0, 1, "stored size"),
+        (SECTION_BLOCKS, 4, 0, "raw size of a block"),
+        (SECTION_BLOCKS, 4, u32::MAX, "raw size of a block"),
+        (SECTION_BLOCKS, 12, 1, "size of an expansion"),
     ]);
     let length = 1 << CHUNK_LENGTH_SHIFT;
     for (place, expected) in [
@@ -393,14 +427,15 @@ fn every_rule_of_filters_dictionaries_and_heat_holds() {
         let error = open(&parts.assemble()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let features = |features: u32| move |parts: &mut Parts| parts.superblock.features.set(features);
+    let features =
+        |features: u32| move |parts: &mut Parts| parts.superblock.features.set(features | FEATURE_BLOCK_HASHES);
     refused(&features(FEATURE_DICTIONARIES | FEATURE_HOT), "filter of a block, by the features");
     refused(&features(FEATURE_FILTERS | FEATURE_DICTIONARIES), "hot blocks");
     refused(&features(FEATURE_FILTERS | FEATURE_HOT), "newer runnel: required section");
     refused(&|parts| parts.superblock.hot_blocks.set(1 << 20), "hot blocks");
-    refused(&|parts| parts.section(SECTION_BLOCKS)[25] = 9, "newer runnel: block filter");
-    refused(&|parts| parts.section(SECTION_BLOCKS)[26] = 2, "dictionary of a block");
-    refused(&|parts| parts.section(SECTION_BLOCKS)[27] = 1, "reserved");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[9] = 9, "newer runnel: block filter");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[10] = 2, "dictionary of a block");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[11] = 1, "reserved");
     refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 0), "number of dictionaries");
     refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 256), "number of dictionaries");
     refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 200), "end of a dictionary");
@@ -426,8 +461,8 @@ fn every_rule_of_deflate_blocks_holds() {
     check(&image).unwrap();
     let mut parts = Parts::of(&image);
     let blocks = parts.section(SECTION_BLOCKS).to_vec();
-    let at = blocks.chunks(64).position(|block| block[25] == FILTER_DEFLATE).expect("some block compresses") * 64;
-    let raw = u32::from_le_bytes(std::array::from_fn(|i| blocks[at + 20 + i]));
+    let at = blocks.chunks(16).position(|block| block[9] == FILTER_DEFLATE).expect("some block compresses") * 16;
+    let raw = u32::from_le_bytes(std::array::from_fn(|i| blocks[at + 4 + i]));
     assert_eq!(parts.superblock.features.get() & (FEATURE_FILTERS | FEATURE_DEFLATE), FEATURE_DEFLATE);
     let refused = |change: &dyn Fn(&mut Parts), expected: &str| {
         let mut parts = Parts::of(&image);
@@ -435,10 +470,13 @@ fn every_rule_of_deflate_blocks_holds() {
         let error = open(&parts.assemble()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let expansion = |bytes: u32| move |parts: &mut Parts| parts.set(SECTION_BLOCKS, at + 28, bytes);
-    refused(&|parts| parts.superblock.features.set(FEATURE_FILTERS), "filter of a block, by the features");
-    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 25] = 0, "size of an expansion");
-    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 25] = 1, "filter of a block, by the features");
+    let expansion = |bytes: u32| move |parts: &mut Parts| parts.set(SECTION_BLOCKS, at + 12, bytes);
+    refused(
+        &|parts| parts.superblock.features.set(FEATURE_FILTERS | FEATURE_BLOCK_HASHES),
+        "filter of a block, by the features",
+    );
+    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 9] = 0, "size of an expansion");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 9] = 1, "filter of a block, by the features");
     refused(&expansion(0), "size of an expansion");
     refused(&expansion(raw * crate::limits::EXPANSION_RATIO_ACCEPTED + 1), "size of an expansion");
     refused(&expansion(crate::limits::EXPANSION_BYTES_ACCEPTED + 1), "size of an expansion");

@@ -18,8 +18,10 @@ fn hashes_that_are_not_stored_are_derived_and_checked() {
     let mut image = fixture.pack(&everything()).unwrap();
     let metadata = Metadata::open(&&image[..], &Limits::default()).unwrap();
     assert!(metadata.derives_chunk_hashes() && !metadata.has_chunk_hashes());
-    assert_eq!(stored.len() - image.len(), metadata.chunk_count() as usize * CHUNK_HASH_BYTES);
     let expected = open(&stored).unwrap();
+    // The hashes of blocks stand in the block table then.
+    let (chunks, blocks) = (metadata.chunk_count() as usize, metadata.block_count() as usize);
+    assert_eq!(stored.len() - image.len(), chunks * CHUNK_HASH_BYTES - blocks * 16);
     metadata.derive_chunk_hashes(&&image[..]).unwrap();
     let derived = metadata.chunk_hash_bytes().unwrap().to_vec();
     let region = metadata.chunk_hash_region();
@@ -131,6 +133,42 @@ impl crate::ReadAt for Arriving<'_> {
     }
 }
 
+/// A block is verified by a hash that came with a proof, and by no other.
+#[test]
+fn blocks_are_verified_by_hashes_that_came_with_proofs() {
+    let mut fixture = super::tree::plain();
+    fixture.block_bytes = 4096;
+    let image = fixture.pack(&[Node::file(b"file", &super::tree::text(7, 100 * 4096))]).unwrap();
+    let whole = open(&image).unwrap();
+    assert_eq!((whole.block_count(), whole.block_leaf_count()), (100, 4));
+    let hashes = whole.block_hash_bytes().unwrap();
+    let proof = HashTree::of_blocks(hashes).proof(hashes, &[2]).unwrap();
+    let metadata = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+    assert!(!metadata.takes_blocks());
+    metadata.expect_proofs(true);
+    assert!(metadata.takes_blocks() && !metadata.has_block_hashes());
+    let stored = |block: u32| {
+        let entry = whole.block(units::BlockId(block)).unwrap();
+        &image[entry.file_offset as usize..][..entry.stored_bytes as usize]
+    };
+    let verify = |block: u32, of: u32| metadata.verify_block(units::BlockId(block), stored(of));
+    assert!(matches!(verify(70, 70), Err(ImageError::NoBlockHash { .. })));
+    // A proof of other hashes, a damaged one, and one of chunk hashes that these bytes might be.
+    let mut bad = proof.clone();
+    bad[100] ^= 1;
+    assert!(matches!(metadata.load_proof(&bad), Err(ImageError::Proof { .. })));
+    assert!(metadata.load_proof(&HashTree::of(hashes).proof(hashes, &[2]).unwrap()).is_err());
+    assert!(verify(70, 70).is_err());
+    metadata.load_proof(&proof).unwrap();
+    verify(64, 64).unwrap();
+    verify(95, 95).unwrap();
+    assert!(matches!(verify(70, 71), Err(ImageError::BlockHash { .. })));
+    for unproven in [63, 96] {
+        assert!(matches!(verify(unproven, unproven), Err(ImageError::NoBlockHash { .. })));
+    }
+    assert_eq!(metadata.block_hash(units::BlockId(70)), whole.block_hash(units::BlockId(70)));
+}
+
 #[test]
 fn an_image_opens_before_its_chunk_hashes_arrive() {
     let mut parts = Parts::of(&image());
@@ -139,8 +177,13 @@ fn an_image_opens_before_its_chunk_hashes_arrive() {
     let whole = open(&image).unwrap();
     let end = whole.section_report().iter().find(|s| s.kind == SECTION_CHUNK_HASHES).unwrap().offset;
     let early = Arriving { image: &image, end };
+    let needed = whole.superblock().hash_region().unwrap();
+    assert!(needed.start < end && needed.end == image.len() as u64 - 999);
     assert!(matches!(Metadata::open(&early, &Limits::default()), Err(ImageError::Read { .. })));
-    let metadata = Metadata::open_early(&early, &Limits::default()).unwrap();
+    let metadata = Metadata::open_early(&Arriving { image: &image, end: needed.start }, &Limits::default()).unwrap();
+    assert!(!metadata.has_block_hashes() && !metadata.takes_blocks());
+    assert!(metadata.load_block_hashes(&Arriving { image: &image, end: end - 1 }).is_err());
+    metadata.load_block_hashes(&early).unwrap();
     let page = whole.chunk_owner(units::ChunkId(0)).unwrap();
     let bytes = super::tree::text(1, 600);
     whole.verify_page(page, &bytes).unwrap();

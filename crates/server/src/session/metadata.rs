@@ -1,4 +1,4 @@
-//! Superblock, metadata and chunk hashes of images: what a device asks for, and what it is sent
+//! Superblock, metadata and hashes of images: what a device asks for, and what it is sent
 //! before it asks.
 
 use std::sync::Arc;
@@ -44,12 +44,14 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Sends superblock and metadata without the chunk hashes to a client that takes them before the
+/// Sends superblock and metadata without the hashes to a client that takes them before the
 /// answer to Open, as far as they are in memory: they are, since the image was opened. What is left
 /// out the client asks for.
 pub(super) fn send_start(session: &mut Session, handle: ImageHandle, image: &Published) {
     let region = image.metadata.metadata_region();
-    let end = image.metadata.chunk_hash_region().start.min(region.end);
+    // Without proofs the device needs the hashes of all blocks to start.
+    let hashes = image.metadata.superblock().hash_region().filter(|_| session.wire.takes_proofs());
+    let end = hashes.unwrap_or(image.metadata.chunk_hash_region()).start.min(region.end);
     if !session.wire.takes_start() || end.saturating_sub(region.start) > START_BYTES_TOTAL_MAX {
         return;
     }

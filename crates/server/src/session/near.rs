@@ -38,7 +38,7 @@ pub(super) fn answer_block(
         return Ok(false);
     };
     if let Some((pushes, mut link)) = session.pushes() {
-        pushes.prove(&mut link, (handle, image), Proven::Block(block))?;
+        pushes.prove(&mut link, (handle, image), Proven::Decoded(block))?;
     }
     session.reply_with(request, Reply::Decoded { block, bytes }, room);
     Ok(true)

@@ -16,6 +16,7 @@ use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
 use crate::name::Name;
+use crate::proofs::Proven;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
 use crate::upload::Announced;
@@ -187,6 +188,9 @@ impl Session {
         }
         // The read is on its way before anything is predicted.
         if force || !near::answer_block(self, request, (handle, &image), block)? {
+            if let Some((pushes, mut link)) = self.pushes() {
+                pushes.prove(&mut link, (handle, &image), Proven::Stored(block))?;
+            }
             let reply = move |bytes| Reply::Block { block, bytes };
             self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
         }

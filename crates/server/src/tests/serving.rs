@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use image::{Limits, Metadata};
 use store::{Memory, Store};
 use units::{BlockId, ImageId, InodeId, PageId, Token};
-use wire::format::FEATURES;
+use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request, WireError};
 
 use super::client::Client;
@@ -328,7 +328,13 @@ fn what_a_mount_needs_comes_before_the_answer_if_the_client_takes_it() {
         assert_eq!(part[..], bytes[next as usize..][..part.len()]);
         next = if next == 0 { metadata.metadata_region().start } else { next + part.len() as u64 };
     }
-    assert_eq!(next, metadata.chunk_hash_region().start);
+    assert_eq!(next, metadata.superblock().hash_region().unwrap().start);
+    // Without proofs, a block can only be verified by the hashes of all.
+    let features = FEATURES & !FEATURE_PROOFS;
+    let mut without = Client::with(rig.address, ClientConfig { device: 1, features, ..ClientConfig::default() });
+    without.ask(Request::Open { name: "app".to_owned() });
+    let (offset, last) = without.begun.last().unwrap();
+    assert_eq!(offset + last.len() as u64, metadata.chunk_hash_region().start);
     let mut other = Client::connect(rig.address, 1);
     other.open("app");
     assert!(other.begun.is_empty());

@@ -87,7 +87,7 @@ fn only_blocks_that_no_other_image_holds_are_sent() {
     assert_eq!(reply, Reply::PutDone { id: id(&new) });
     let hashes = |bytes: &[u8]| {
         let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
-        (0..metadata.block_count()).map(|block| metadata.block(BlockId(block)).unwrap().hash).collect::<Vec<_>>()
+        (0..metadata.block_count()).map(|block| metadata.block_hash(BlockId(block)).unwrap()).collect::<Vec<_>>()
     };
     let known = hashes(&old);
     let expected: Vec<BlockId> = hashes(&new)

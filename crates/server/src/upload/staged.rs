@@ -137,9 +137,9 @@ impl Staged {
         let mut wanted: HashMap<[u8; 32], Vec<BlockId>> = HashMap::new();
         for block in (0..self.metadata.block_count()).map(BlockId) {
             if self.lacking[block.0 as usize]
-                && let Some(entry) = self.metadata.block(block)
+                && let Some(hash) = self.metadata.block_hash(block)
             {
-                wanted.entry(entry.hash).or_default().push(block);
+                wanted.entry(hash).or_default().push(block);
             }
         }
         let mut scan_left = SCAN_BYTES_MIN + SCAN_BYTES_PER_BYTE * announced.metadata_bytes;
