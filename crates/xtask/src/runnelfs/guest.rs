@@ -42,6 +42,8 @@ pub struct Plan {
     pub modules: Vec<String>,
     /// Images, each in a folder with the manifest of its tree.
     pub images: Vec<String>,
+    /// Images that must be refused, each with the error.
+    pub refused: Vec<(String, i32)>,
     /// Those of which mutants are made, all in one folder.
     pub bases: Vec<String>,
     /// Mutants of all of them together.
@@ -76,6 +78,9 @@ fn work() -> anyhow::Result<()> {
     }
     for image in &plan.images {
         report(image, whole(&Path::new("/").join(image)));
+    }
+    for (image, error) in &plan.refused {
+        report(image, refused(&Path::new("/").join(image), nix::Error::from_raw(*error)));
     }
     let first = Path::new("/").join(&plan.images[0]);
     report("a device", device(&source_of(&first)?));
@@ -155,6 +160,15 @@ fn whole(image: &Path) -> anyhow::Result<String> {
             .try_for_each(|reader| reader.join().unwrap_or_else(|_| bail!("a reader panicked")).context("with others"))
     })?;
     Ok(format!("{} paths are as in the source, features {features}", source.len()))
+}
+
+/// A mount of an image that was written wrongly fails as it should.
+fn refused(image: &Path, expected: nix::Error) -> anyhow::Result<String> {
+    match Mount::new(image, "") {
+        Err(error) if error == expected => Ok(format!("refused with {error}")),
+        Err(error) => bail!("refused with {error} instead of {expected}"),
+        Ok(_) => bail!("it was mounted"),
+    }
 }
 
 fn kernel_is_at_least(major: u32, minor: u32) -> anyhow::Result<bool> {

@@ -27,7 +27,7 @@ const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 app
     panic_on_warn=1 softlockup_panic=1 hung_task_panic=1";
 
 /// All features that an image can have, by bits.
-const FEATURES: u32 = 31;
+const FEATURES: u32 = 63;
 
 /// Memory of the guest: all images, twice, and the page cache.
 const MEMORY_MIB: u32 = 768;
@@ -39,6 +39,14 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 const DISK: &str = "sorted.rnl";
 const HOT: &str = "hot.rnl";
 
+/// An image of the base tree, and a copy whose block table is as it was before.
+const ONE: &str = "one-zstd.rnl";
+const OLDER: &str = "one-older.rnl";
+
+/// The image of the base tree of which those are made that must be refused, and their folder.
+const RIGHT: &str = "stored.rnl";
+const REFUSED: &str = "refused";
+
 /// Mutants unless the user says how many.
 const MUTANTS: u64 = 500;
 
@@ -48,8 +56,20 @@ pub(super) const TAIL_LINES: usize = 60;
 /// A tree: its name, what makes it, and ways to pack it, by name and options of `runnel pack`.
 type Tree = (&'static str, fn(&Path) -> anyhow::Result<()>, &'static [(&'static str, &'static str)]);
 
+/// Images that must be refused, each with the error of a mount.
+type Refused = Vec<(String, i32)>;
+
 /// The trees. Mutants are made of the images of the last one.
 const TREES: [Tree; 3] = [("large", trees::large, IMAGES), ("alike", trees::alike, ALIKE), (BASE, trees::small, BASES)];
+
+/// Images of a tree that the packer did not write.
+fn variants_of(tree: &str) -> &'static [&'static str] {
+    match tree {
+        "large" => &[HOT],
+        BASE => &[OLDER],
+        _ => &[],
+    }
+}
 
 /// The tree of the images that mutants are made of.
 const BASE: &str = "small";
@@ -85,6 +105,7 @@ const BASES: &[(&str, &str)] = &[
     ("one-zstd", "--block-size 1m"),
     ("one-lz4", "--codec lz4 --block-size 1m"),
     ("one-xz", "--codec xz --block-size 1m"),
+    ("one-derived", "--derive-hashes --block-size 1m"),
 ];
 
 /// What can be tried.
@@ -167,7 +188,8 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
     if options.parts.contains(&Part::Mounts) {
         step("runnelfs: images", || pack_all(&runnel, &work))?;
-        step("runnelfs: guest", || start(&options, &work, &kernel, &release))?;
+        let refused = refused(&runnel, &work)?;
+        step("runnelfs: guest", || start(&options, refused, &work, &kernel, &release))?;
     }
     if options.parts.contains(&Part::Boot) {
         step("runnelfs: boot", || boot::run(&runnel, &work, &kernel, &release))?;
@@ -250,8 +272,33 @@ fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
     let hot = variants::hot(&fs::read(large.join(DISK))?);
     features |= variants::features(&hot);
     fs::write(large.join(HOT), hot)?;
+    let base = work.join(format!("{BASE}.d"));
+    fs::write(base.join(OLDER), variants::older(&fs::read(base.join(ONE))?))?;
+    ensure!(check(runnel, &base.join(OLDER))?, "the image of the older layout is not one");
     ensure!(features == FEATURES, "the images have features {features}, and {FEATURES} are to be tried");
     Ok(())
+}
+
+/// Whether `runnel check` accepts an image.
+fn check(runnel: &Path, image: &Path) -> anyhow::Result<bool> {
+    Ok(Command::new(runnel).arg("check").arg(image).output()?.status.success())
+}
+
+/// Makes the images that must be refused, which our other reader refuses, too. Returns their names
+/// with the error that a mount gives.
+fn refused(runnel: &Path, work: &Path) -> anyhow::Result<Refused> {
+    let folder = work.join(REFUSED);
+    fs::create_dir_all(&folder)?;
+    let right = fs::read(work.join(format!("{BASE}.d")).join(RIGHT))?;
+    let mut names = Vec::new();
+    for (name, error, bytes) in variants::refused(&right) {
+        let name = format!("{name}.rnl");
+        let image = folder.join(&name);
+        fs::write(&image, bytes)?;
+        ensure!(!check(runnel, &image)?, "{} is accepted by {}", image.display(), runnel.display());
+        names.push((format!("{REFUSED}/{name}"), error as i32));
+    }
+    Ok(names)
 }
 
 /// The files of the modules that the guest needs, in the order of loading; none of what is built
@@ -288,7 +335,8 @@ pub(super) fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Pat
     Ok(modules)
 }
 
-fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<Vec<u8>> {
+fn initramfs(options: &Options, refused: Refused, places: [&Path; 2], release: &str) -> anyhow::Result<Vec<u8>> {
+    let [work, kernel] = places;
     let mut archive = Initramfs::new();
     for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
         archive.folder(folder);
@@ -298,7 +346,7 @@ fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> an
     for (tree, _, ways) in TREES {
         archive.folder(tree);
         let mut names: Vec<String> = ways.iter().map(|(name, _)| format!("{name}.rnl")).collect();
-        names.extend((tree == "large").then(|| HOT.to_string()));
+        names.extend(variants_of(tree).iter().map(|name| name.to_string()));
         for name in names.iter().map(String::as_str).chain([MANIFEST]) {
             let file = work.join(format!("{tree}.d")).join(name);
             let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
@@ -306,19 +354,23 @@ fn initramfs(options: &Options, work: &Path, kernel: &Path, release: &str) -> an
         }
         images.extend(names.iter().map(|name| format!("{tree}/{name}")));
     }
+    archive.folder(REFUSED);
+    for (name, _) in &refused {
+        archive.file(name, &fs::read(work.join(name))?);
+    }
     let files = module_files(&kernel.join("kernel"), release, &MODULES)?;
     let modules = add_modules(&mut archive, &files, &kernel.join("module/runnelfs.ko"))?;
     let bases = images.iter().filter(|image| image.starts_with(BASE)).cloned().collect();
     let (mutants, seed) = (options.mutants, options.seed);
-    let plan = Plan { modules, images, bases, mutants, seed, measured: Vec::new() };
+    let plan = Plan { modules, images, refused, bases, mutants, seed, measured: Vec::new() };
     archive.file("plan.json", &serde_json::to_vec(&plan)?);
     Ok(archive.finish())
 }
 
 /// Starts the guest and fails with what it found.
-fn start(options: &Options, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<()> {
+fn start(options: &Options, refused: Refused, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<()> {
     let archive = kernel.join("initramfs");
-    fs::write(&archive, initramfs(options, work, kernel, release)?)?;
+    fs::write(&archive, initramfs(options, refused, [work, kernel], release)?)?;
     let machine = Machine {
         kernel: kernel.join("kernel/boot").join(format!("vmlinuz-{release}")),
         initramfs: archive,

@@ -5,16 +5,24 @@ use units::{Rng, SplitMix64};
 /// Offsets of docs/formats/image.md: the fields of the superblock, and of an entry of its table of
 /// sections.
 pub(super) const SUPERBLOCK_BYTES: usize = 4096;
+pub(super) const FEATURES: usize = 12;
 pub(super) const METADATA_OFFSET: usize = 24;
 pub(super) const BLOCK_COUNT: usize = 60;
-const SECTION_COUNT: usize = 64;
+pub(super) const SECTION_COUNT: usize = 64;
 const CHECK: std::ops::Range<usize> = 96..128;
-const SECTIONS: usize = 128;
-const SECTION_BYTES: usize = 64;
-/// Kind of the block table, bytes of a record, and where in it the stored size and the hash stand.
+pub(super) const SECTIONS: usize = 128;
+pub(super) const SECTION_BYTES: usize = 64;
+/// Bit of a feature: records of blocks have no places, and hashes of blocks have a section.
+pub(super) const FEATURE_BLOCK_HASHES: u8 = 32;
+/// Kinds of the sections about blocks, and bytes of a hash.
 pub(super) const KIND_BLOCKS: u32 = 10;
+pub(super) const KIND_BLOCK_HASHES: u32 = 13;
+pub(super) const HASH_BYTES: usize = 32;
+/// Bytes of a record of a block with that feature, and of one without: this has the place before
+/// the same fields, the stored size first, and the hash behind them.
+pub(super) const SIZES_BYTES: usize = 16;
 pub(super) const BLOCK_BYTES: usize = 64;
-pub(super) const BLOCK_STORED: usize = 16;
+pub(super) const BLOCK_SIZES: usize = 16;
 pub(super) const BLOCK_HASH: usize = 32;
 
 /// How a mutant was made.
@@ -97,32 +105,64 @@ fn change(bytes: &mut [u8], place: std::ops::Range<usize>, random: &mut SplitMix
     }
 }
 
-/// Changes the bytes of a block, and its hash in the block table, if that is stored as it is. Its
-/// records may lie column by column.
+/// Records of blocks in a section that is stored as it is; they may lie column by column.
+struct Records {
+    start: usize,
+    count: usize,
+    width: usize,
+    in_columns: bool,
+}
+
+impl Records {
+    fn find(bytes: &[u8], kind: u32, width: usize) -> Option<Records> {
+        let (entry, place) = sections(bytes).into_iter().find(|(entry, _)| number(bytes, *entry) == kind)?;
+        let (is_stored, in_columns) = (bytes[entry + 4] == 0, bytes[entry + 6] == 1);
+        let count = number(bytes, BLOCK_COUNT) as usize;
+        let records = Records { start: place.start, count, width, in_columns };
+        (is_stored && place.len() == count * width).then_some(records)
+    }
+
+    /// Where byte `field` of record `index` stands.
+    fn at(&self, index: usize, field: usize) -> usize {
+        self.start + if self.in_columns { field * self.count + index } else { index * self.width + field }
+    }
+
+    fn number(&self, bytes: &[u8], index: usize, field: usize, width: usize) -> usize {
+        (0..width).rev().fold(0, |sum, i| sum << 8 | usize::from(bytes[self.at(index, field + i)]))
+    }
+}
+
+/// Where the stored bytes of a block and the bytes of its hash lie; `None` if that is not stored as
+/// it is.
+fn block(bytes: &[u8], index: usize) -> Option<(std::ops::Range<usize>, [usize; HASH_BYTES])> {
+    let (start, stored, hash);
+    if bytes[FEATURES] & FEATURE_BLOCK_HASHES == 0 {
+        let blocks = Records::find(bytes, KIND_BLOCKS, BLOCK_BYTES)?;
+        start = blocks.number(bytes, index, 0, 8);
+        stored = blocks.number(bytes, index, BLOCK_SIZES, 4);
+        hash = std::array::from_fn(|i| blocks.at(index, BLOCK_HASH + i));
+    } else {
+        let blocks = Records::find(bytes, KIND_BLOCKS, SIZES_BYTES)?;
+        let hashes = Records::find(bytes, KIND_BLOCK_HASHES, HASH_BYTES)?;
+        start = SUPERBLOCK_BYTES + (0..index).map(|before| blocks.number(bytes, before, 0, 4)).sum::<usize>();
+        stored = blocks.number(bytes, index, 0, 4);
+        hash = std::array::from_fn(|i| hashes.at(index, i));
+    }
+    (start + stored <= bytes.len()).then_some((start..start + stored, hash))
+}
+
+/// Changes the bytes of a block, and its hash, if the sections about blocks are stored as they are.
 fn change_block(bytes: &mut [u8], random: &mut SplitMix64) {
-    let count = number(bytes, BLOCK_COUNT) as usize;
-    let Some((entry, table)) = sections(bytes).into_iter().find(|(entry, _)| number(bytes, *entry) == KIND_BLOCKS)
-    else {
-        return;
-    };
-    let (is_stored, in_columns) = (bytes[entry + 4] == 0, bytes[entry + 6] == 1);
-    if count == 0 || !is_stored || table.len() != count * BLOCK_BYTES {
+    let count = number(bytes, BLOCK_COUNT);
+    if count == 0 {
         return;
     }
-    let index = random.below(count as u64) as usize;
-    let at = |field: usize| table.start + if in_columns { field * count + index } else { index * BLOCK_BYTES + field };
-    let field = |bytes: &[u8], field: usize, width: usize| {
-        (0..width).rev().fold(0, |sum, i| sum << 8 | usize::from(bytes[at(field + i)]))
-    };
-    let start = field(bytes, 0, 8);
-    let end = start + field(bytes, BLOCK_STORED, 4);
-    if end > bytes.len() {
-        return;
-    }
-    change(bytes, start..end, random);
-    let hash = blake3::hash(&bytes[start..end]);
-    for (i, byte) in hash.as_bytes().iter().enumerate() {
-        bytes[at(BLOCK_HASH + i)] = *byte;
+    let index = random.below(u64::from(count)) as usize;
+    let Some((place, hash)) = block(bytes, index) else { return };
+    change(bytes, place.clone(), random);
+    let right = blake3::hash(&bytes[place]);
+    for (at, byte) in hash.into_iter().zip(right.as_bytes()) {
+        bytes[at] = *byte;
     }
 }
 
@@ -179,5 +219,58 @@ mod tests {
             assert!(kind.is_noticed() || right == bytes, "mutant {seed}, {kind:?}");
         }
         Ok(())
+    }
+
+    /// An image of three blocks without any file. `in_columns` is how its block table lies.
+    fn three_blocks(apart: bool, in_columns: bool) -> Vec<u8> {
+        let blocks = [&b"some"[..], b"bytes of", b"blocks"];
+        let width = if apart { SIZES_BYTES } else { BLOCK_BYTES };
+        let (mut table, mut hashes) = (vec![0; 3 * width], Vec::new());
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        for (index, block) in blocks.into_iter().enumerate() {
+            let mut record = Vec::new();
+            if !apart {
+                record.extend([bytes.len() as u64, 0].map(u64::to_le_bytes).concat());
+            }
+            record.extend([block.len() as u32, 0, 0, 0].map(u32::to_le_bytes).concat());
+            let hash = *blake3::hash(block).as_bytes();
+            if apart { &mut hashes } else { &mut record }.extend(hash);
+            for (field, byte) in record.into_iter().enumerate() {
+                table[if in_columns { field * 3 + index } else { index * width + field }] = byte;
+            }
+            bytes.extend(block);
+        }
+        let mut sections = vec![(KIND_BLOCKS, table, u8::from(in_columns))];
+        if apart {
+            sections.push((KIND_BLOCK_HASHES, hashes, 0));
+            bytes[FEATURES] = FEATURE_BLOCK_HASHES;
+        }
+        (bytes[BLOCK_COUNT], bytes[SECTION_COUNT]) = (3, sections.len() as u8);
+        for (i, (kind, section, filter)) in sections.into_iter().enumerate() {
+            let entry = SECTIONS + SECTION_BYTES * i;
+            (bytes[entry], bytes[entry + 6]) = (kind as u8, filter);
+            let place = [bytes.len() as u64, section.len() as u64].map(u64::to_le_bytes).concat();
+            bytes[entry + 8..entry + 24].copy_from_slice(&place);
+            bytes.extend(section);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_changed_block_has_its_hash_in_each_layout() {
+        for (apart, in_columns) in [(false, false), (false, true), (true, false), (true, true)] {
+            let image = three_blocks(apart, in_columns);
+            let mut changed = [false; 3];
+            for seed in 0..100 {
+                let mut bytes = image.clone();
+                change_block(&mut bytes, &mut SplitMix64(seed));
+                for (index, changed) in changed.iter_mut().enumerate() {
+                    let (place, hash) = block(&bytes, index).unwrap();
+                    *changed |= bytes[place.clone()] != image[place.clone()];
+                    assert_eq!(hash.map(|at| bytes[at]), *blake3::hash(&bytes[place]).as_bytes());
+                }
+            }
+            assert_eq!(changed, [true; 3], "apart {apart}, in columns {in_columns}");
+        }
     }
 }
