@@ -188,10 +188,10 @@ impl ImageHandler {
         let proves = features & FEATURE_PROOFS != 0 && !self.shared.config.ablation.short_connections;
         let is_wrong = self.bad_proofs >= BAD_PROOFS_MAX;
         metadata.expect_proofs(proves && !is_wrong);
-        let lacks_blocks = !metadata.takes_blocks();
-        let lacks = lacks_blocks || !metadata.takes_pages() && (self.index == 0 || is_wrong);
+        let lacks = !metadata.takes_blocks() || !metadata.takes_pages() && (self.index == 0 || is_wrong);
         if lacks && self.hashes.is_none() {
-            let both = metadata.superblock().hash_region().filter(|_| lacks_blocks);
+            // Those of blocks are loaded from the same bytes, if they are not here.
+            let both = metadata.superblock().hash_region().filter(|_| !metadata.has_block_hashes());
             self.hashes = Some(HashFetch::new(both.unwrap_or(metadata.chunk_hash_region()), b""));
         }
     }
