@@ -272,11 +272,10 @@ impl Bundle {
             .sum()
     }
 
-    /// What a page of it comes to in a live stream, in bytes, on average.
-    pub fn live_page_bytes(&self) -> u64 {
-        let zstd: u64 = self.pieces.iter().map(|places| u64::from(places[PushCodec::Zstd as usize].bytes)).sum();
-        let page_bytes = zstd / (self.pages.len() as u64).max(1);
-        page_bytes * LIVE_PAGE_BYTES / self.forms.grade.page_bytes(PushCodec::Zstd)
+    /// What the pages of a piece come to in a live stream, in bytes.
+    pub fn live_bytes(&self, index: u32) -> u64 {
+        let zstd = self.piece_bytes(index, PushCodec::Zstd);
+        zstd * LIVE_PAGE_BYTES / self.forms.grade.page_bytes(PushCodec::Zstd)
     }
 
     /// Bytes of the pieces in all codecs.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use units::{PAGE_BYTES, PageId};
 
 use crate::bundle::Bundle;
+use crate::bundle::policy::LIVE_PAGE_NANOS;
 use crate::speed::{PushCodec, Speed};
 
 /// What a page comes to that is compressed live with LZ4, in bytes, and the processor time of that
@@ -110,6 +111,19 @@ impl Bundled {
         groups.map(|number| self.plan(number, lacks, speed).nanos).fold(0, u64::saturating_add)
     }
 
+    /// The same for a stream that is compressed live and has just what the device lacks. Some parts
+    /// of a program compress worse than others, so each page is taken to be like its piece.
+    pub fn live_nanos(&self, lacks: Lacks<'_>, speed: &Speed) -> u64 {
+        let bundle = &self.bundle;
+        let first = self.start / bundle.piece_pages.max(1);
+        let pieces = (first..bundle.piece_count()).map(|index| {
+            let (lacking, pages) = (self.lacking(index, lacks).len() as u64, bundle.piece_pages(index).len() as u64);
+            (lacking, bundle.live_bytes(index) * lacking / pages.max(1))
+        });
+        let (lacking, bytes) = pieces.fold((0, 0), |(all, sum), (lacking, bytes)| (all + lacking, sum + bytes));
+        speed.nanos(PushCodec::Zstd, bytes, lacking * PAGE_BYTES as u64) + lacking * LIVE_PAGE_NANOS
+    }
+
     /// How a group is pushed best.
     fn plan(&self, number: u32, lacks: Lacks<'_>, speed: &Speed) -> Group {
         let bundle = &self.bundle;
@@ -182,12 +196,15 @@ pub(super) mod tests {
     }
 
     fn bundle_with(stored: bool) -> Arc<Bundle> {
+        let mut rng = SplitMix64(5);
+        // zstd needs two bits for each of these, LZ4 more than twice as many.
+        bundle_of(stored, (0..PAGES as usize * PAGE_BYTES).map(|_| b"push"[rng.below(4) as usize]).collect())
+    }
+
+    fn bundle_of(stored: bool, bytes: Vec<u8>) -> Arc<Bundle> {
         let (store, image, action) = (Memory::new(), ImageId([1; 32]), ActionId(3));
         let pages = (0..PAGES).map(page).collect();
         let recipe = Recipe { image, action, pages, piece_pages: 32, forms: Forms { grade: Grade::Quick, stored } };
-        let mut rng = SplitMix64(5);
-        // zstd needs two bits for each of these, LZ4 more than twice as many.
-        let bytes: Vec<u8> = (0..PAGES as usize * PAGE_BYTES).map(|_| b"push"[rng.below(4) as usize]).collect();
         let read = |page: PageId, out: &mut Vec<u8>| {
             let start = page.index as usize * PAGE_BYTES;
             out.extend_from_slice(&bytes[start..start + PAGE_BYTES]);
@@ -234,6 +251,19 @@ pub(super) mod tests {
         let found = steps(15 * 32, &none, true, &slow());
         assert_eq!(whole(&found, PushCodec::Lz4), [15]);
         assert_eq!(whole(&found, PushCodec::Zstd), (16..22).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_part_that_compresses_badly_does_so_live_too() {
+        let (mut rng, zeros) = (SplitMix64(5), 512 * PAGE_BYTES);
+        let noise = (zeros..PAGES as usize * PAGE_BYTES).map(|_| rng.below(256) as u8);
+        let bundle = bundle_of(false, std::iter::repeat_n(0, zeros).chain(noise).collect());
+        let lacks = |pages: &[PageId]| vec![true; pages.len()];
+        for start in [0, 512] {
+            let bundled = Bundled::new(bundle.clone(), start, true);
+            let (made, live) = (bundled.nanos(&lacks, &slow()), bundled.live_nanos(&lacks, &slow()));
+            assert!(made < live && live < made + made / 10, "{made} and {live} ns from {start} on");
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl PagePusher {
             let held = Part::held(&bundle, &order).filter(|_| is_close(&bundle, &action));
             if let Some((start, held)) = held {
                 let source = Bundled::new(bundle.clone(), start, bundle.window_log <= takes.window_log_max);
-                if self.is_better_bundled(image, &source, start, takes, speed) {
+                if self.is_better_bundled(image, &source, takes, speed) {
                     let lacking = Part::lacking(&bundle, &order, &action);
                     let lacking = lacking.and_then(|part| Some((self.live(takes, speed)?, part)));
                     let chosen = [Some((Source::Bundle(source), held)), lacking].into_iter().flatten();
@@ -101,18 +101,14 @@ impl PagePusher {
         vec![Pushing::new(&order, source, all)]
     }
 
-    /// Whether the bundle brings what the device lacks behind `start` sooner than a live stream
-    /// does, which leaves out each page that the device has.
-    fn is_better_bundled(&self, image: &Published, bundled: &Bundled, start: u32, takes: Takes, speed: &Speed) -> bool {
+    /// Whether the bundle brings what the device lacks sooner than a live stream does, which leaves
+    /// out each page that the device has.
+    fn is_better_bundled(&self, image: &Published, bundled: &Bundled, takes: Takes, speed: &Speed) -> bool {
         if prefers_independent(takes, speed) {
             return true;
         }
         let lacks = |pages: &[PageId]| self.device.lacks(image, pages);
-        let pages = bundled.bundle.pages.get(start as usize..).unwrap_or_default();
-        let lacking = lacks(pages).into_iter().filter(|lacks| *lacks).count() as u64;
-        let (bytes, raw_bytes) = (lacking * bundled.bundle.live_page_bytes(), lacking * PAGE_BYTES as u64);
-        let live = speed.nanos(PushCodec::Zstd, bytes, raw_bytes) + lacking * LIVE_PAGE_NANOS;
-        bundled.nanos(&lacks, speed) <= live
+        bundled.nanos(&lacks, speed) <= bundled.live_nanos(&lacks, speed)
     }
 
     /// A stream that is compressed live, or not at all for an old device without a window. `None`
