@@ -14,7 +14,7 @@ pub struct Program {
 }
 
 /// Every program, in the order of the tables; the first five kinds are those of the SYSFLOW paper.
-pub const PROGRAMS: [Program; 14] = [
+pub const PROGRAMS: [Program; 15] = [
     Program {
         name: "jvm",
         tree: "java",
@@ -35,6 +35,12 @@ pub const PROGRAMS: [Program; 14] = [
         expected: "imports",
     },
     Program { name: "perl", tree: "perl", command: &["/usr/bin/perl", "-e", "1"], expected: "" },
+    Program {
+        name: "perl-modules",
+        tree: "perl",
+        command: &["/usr/bin/perl", "-MPOSIX", "-MEncode", "-MStorable", "-MData::Dumper", "-e", "1"],
+        expected: "",
+    },
     Program { name: "openssl", tree: "openssl", command: &["/usr/bin/openssl", "rand", "1024"], expected: "" },
     Program { name: "gcc", tree: "gcc", command: &["/usr/bin/gcc", "-o", "/tmp/hello", "/lab/hello.c"], expected: "" },
     Program {
