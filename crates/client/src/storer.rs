@@ -281,15 +281,12 @@ impl Storer {
             let run = Arc::clone(&self.run);
             let outcome = match &sink {
                 None => StoreOutcome::UnknownInode,
-                Some(sink) => {
-                    let outcome = sink.store(run.inode, run.first, &run.bytes);
-                    let unknown = outcome == StoreOutcome::UnknownInode && keep_for.is_some();
-                    if unknown && self.look_up(sink.as_ref(), &run) {
+                Some(sink) => match sink.store(run.inode, run.first, &run.bytes) {
+                    StoreOutcome::UnknownInode if self.look_up(sink.as_ref(), &run) => {
                         sink.store(run.inode, run.first, &run.bytes)
-                    } else {
-                        outcome
                     }
-                }
+                    outcome => outcome,
+                },
             };
             if outcome == StoreOutcome::UnknownInode && keep_for.is_none() {
                 candidates.retain(|candidate| candidate.page.inode != run.inode);

@@ -461,6 +461,15 @@ fn evicted_blocks_leave_their_untouched_pages_to_the_kernel() {
 }
 
 #[test]
+fn a_file_that_the_kernel_does_not_know_takes_what_evicted_blocks_hold() {
+    let rig = Rig::with(Config { cache_bytes: 128 << 10, stored_bytes: 0, ..plain() });
+    rig.sink.forget(rig.tree.big(), false);
+    [0, 16, 32].into_iter().for_each(|index| _ = rig.read(index));
+    rig.sink.wait_stored(rig.page(15));
+    assert_eq!(rig.session.counters().stores.looked_up, 1);
+}
+
+#[test]
 fn a_page_the_kernel_dropped_is_demanded_by_force() {
     let rig = Rig::new();
     let stream = rig.start(false);
