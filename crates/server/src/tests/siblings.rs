@@ -5,11 +5,11 @@ use image::{Limits, Superblock};
 use profile::{ActionSet, MergeConfig};
 use store::{Memory, Store};
 use units::{PageId, Token};
-use wire::{ImageHandle, Reply};
+use wire::{ClientConfig, ImageHandle, Reply};
 
 use super::client::Client;
 use super::learning::{set, without_bundles};
-use super::rig::{Rig, config, image, program};
+use super::rig::{Rig, config, image, noise, program};
 use crate::StoreAt;
 
 /// A server that has learned these programs, and pushes as far ahead as it may.
@@ -38,6 +38,9 @@ fn start(rig: &Rig, program: &[PageId]) -> (Client, ImageHandle) {
 fn demand(client: &mut Client, handle: ImageHandle, page: PageId) {
     assert!(matches!(client.pull(handle, Token(2), page), Reply::Block { .. }));
 }
+
+/// Answers after which a push that goes on would have brought more.
+const ANSWERS: usize = 200;
 
 /// Waits until nothing more comes while the server answers.
 fn settle(client: &mut Client) {
@@ -80,4 +83,34 @@ fn a_push_waits_at_the_fork_for_touches_that_tell_two_programs_apart() {
     settle(&mut client);
     assert!(client.have.is_disjoint(&set(&other[320..])), "what only the other one has is not pushed");
     assert_eq!(rig.metrics.blocks_demanded.get(), 3);
+}
+
+#[test]
+fn a_touch_far_ahead_holds_a_push_until_the_program_goes_on_where_it_was() {
+    let bytes = noise(32);
+    let program = program(&bytes, 5, 480);
+    let rig = having_learned(&bytes, &[&program]);
+
+    // All is ordered. Without credits the push stops at the window, far before the end: these pages
+    // do not compress.
+    let config = ClientConfig { device: 2, push_bytes_max: 256 << 10, ..ClientConfig::default() };
+    let mut client = Client::with(rig.address, config);
+    client.credits = false;
+    let handle = client.open("app");
+    demand(&mut client, handle, program[0]);
+    client.until(|client| client.have.len() >= 32);
+    demand(&mut client, handle, program[400]);
+    let held = set(&[&program[..128], &program[400..401]].concat());
+    client.credits = true;
+    client.credit_all();
+    (0..ANSWERS).for_each(|_| drop(client.status()));
+    assert!(client.have.is_subset(&held), "{} pages came", client.have.len());
+    assert!(client.streams.values().all(|stream| stream.end.is_none()), "it is held, not cancelled");
+
+    // The program goes on where it was.
+    for at in (32..480).step_by(32) {
+        client.touch(handle, Token(2), &[program[at]]);
+        client.until(|client| client.have.is_superset(&set(&program[1..480.min(at + 64)])));
+    }
+    assert_eq!((client.streams.len(), rig.metrics.blocks_demanded.get()), (1, 2));
 }
