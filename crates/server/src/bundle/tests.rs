@@ -1,19 +1,25 @@
 //! Bundles without a server: what is built is found, decodes to the pages, and no damaged byte gets
 //! through.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use codec::StreamDecoder;
 use image::fixture::{Fixture, Node};
 use image::{Limits, Metadata};
-use predict::ActionPredictor;
+use predict::{ActionPredictor, Predictor};
 use store::{Fault, FaultKind, FaultPlan, Memory};
-use units::{PAGE_BYTES, PageId};
+use units::{Moment, PAGE_BYTES, PageId, Token};
 use wire::PieceForm;
 
 use super::*;
 use crate::account::Account;
 use crate::blocks::BlockCache;
+use crate::bundler::Bundler;
 use crate::config::Shares;
 use crate::learning::Learning;
+use crate::lock::locked;
+use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::published::Published;
 
@@ -211,4 +217,33 @@ fn building_can_be_stopped_and_a_fault_leaves_no_bundle() {
             assert!(open(&store, &recipe).unwrap().is_none(), "{kind:?} at {operation}");
         }
     }
+}
+
+#[test]
+fn an_action_of_which_a_sixth_is_new_gets_its_bundle_before_the_next_start() {
+    let (image, _) = published(400);
+    let image = Arc::new(image);
+    let file = image.metadata.resolve(b"/file").unwrap();
+    let log = Logger::new(|_, _| {});
+    let bundler = Bundler::start(Arc::new(Memory::new()), Arc::new(Metrics::default()), log).unwrap();
+    let mut starts = 0;
+    // Leaves out one page in so many.
+    let mut start = |without: u32| {
+        starts += 1;
+        let mut predictor = locked(&image.predictor);
+        let (token, now) = (Token(starts), Moment(1_000_000 * starts as u64));
+        let pages = (0..400).filter(|index| index % without != 1);
+        pages.for_each(|index| _ = predictor.touch(token, PageId::new(file, index), now));
+        predictor.end(token, now);
+        let changed = predictor.take_changed();
+        drop(predictor);
+        bundler.keep_up(&image, changed);
+        bundler.wait(Duration::MAX);
+        image.bundles.get(ActionId(1)).map_or(0, |bundle| bundle.pages.len())
+    };
+    // The third one is an audit. No start is charged for what came live.
+    assert_eq!([6, 6, 100].map(&mut start), [333, 333, 396]);
+    // The four pages that the next audit finds wait.
+    (0..8).for_each(|_| assert_eq!(start(1000), 396));
+    assert_eq!(locked(&image.predictor).action(ActionId(1)).unwrap().pages.len(), 399);
 }
