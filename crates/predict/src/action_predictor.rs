@@ -9,7 +9,9 @@ mod run;
 mod runs;
 mod streaming;
 
-use profile::{Action, ActionSet, Change, MergeConfig, Outcome};
+use std::collections::HashSet;
+
+use profile::{Action, ActionSet, Change, Extra, MergeConfig, Outcome};
 use units::{ActionId, ImageId, Moment, PageId, Token};
 
 use self::actions::Actions;
@@ -24,6 +26,10 @@ const TURNS_MAX: u32 = 3;
 
 /// Pages of an action that an audit did not touch, in percent, from which on another audit follows.
 const UNTOUCHED_PERCENT: usize = 10;
+
+/// Runs that are audited because one did not fit, until one is new: it may be one of several that
+/// are run in turn.
+const DOUBTED_RUNS: u32 = 4;
 
 /// What the predictor did since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,7 +149,10 @@ impl ActionPredictor {
         let begins = !std::mem::replace(&mut follow.begun, true);
         let order = PushOrder { action, revision, from, through, begins, audit };
         self.counters.generated_pages += u64::from(through - from);
-        run.pushed |= !audit;
+        if !audit {
+            run.pushed = true;
+            run.hidden.add(&follow.action, from, through);
+        }
         Some(order)
     }
 
@@ -166,7 +175,12 @@ impl ActionPredictor {
             return (Some(action), false);
         }
         if !follow.uncredited && !follow.siblings.is_first_likelier() {
-            self.actions.note(|set| set.credit(action));
+            // A run that did not come to the end step by step may have come to that of a shorter
+            // one.
+            let is_last = follow.progress.saturating_add(self.config.segment_pages) >= follow.action.len();
+            let is_over = is_last && follow.start == 0;
+            let ended = if is_over { None } else { follow.siblings.ended(self.config.segment_pages) };
+            self.actions.note(|set| set.credit(ended.unwrap_or(action)));
         }
         let change = self.learn(|set, merge| set.extend(action, &follow.extras, merge));
         (Some(action), change.outcome != Outcome::Nothing)
@@ -175,31 +189,84 @@ impl ActionPredictor {
     /// Learns the whole order of an audit. It says more than any number of runs that were not
     /// exact, so the variant that it went to becomes the best guess of its first page. If the audit
     /// was because of a doubt, a new variant is audited soon again, as after any first run.
-    fn close_audit(&mut self, recorded: &[PageId], doubted: bool) -> (Option<ActionId>, bool) {
+    fn close_audit(&mut self, recorded: &[PageId], doubted: u32) -> (Option<ActionId>, bool) {
         let change = self.learn(|set, merge| set.learn(recorded, merge));
         let changed = change.outcome != Outcome::Nothing;
         let Some(id) = change.action else { return (None, changed) };
         self.actions.note(|set| {
             match change.outcome {
                 Outcome::Refined(_) => set.credit(id),
-                _ if !doubted => set.inherit_pushes(id),
+                _ if doubted == 0 => set.inherit_pushes(id),
                 _ => {}
             }
             set.prefer(id);
         });
         let marks = self.action(id).map_or(&[][..], |action| &action.marks);
         let untouched = marks.iter().filter(|mark| mark.misses > 0).count();
-        if untouched * 100 > marks.len() * UNTOUCHED_PERCENT {
-            // A second audit in a row drops them.
-            self.doubt(recorded[0]);
-        }
+        // A second audit in a row drops them. Or it is one of several programs that taught them.
+        let is_odd = untouched * 100 > marks.len() * UNTOUCHED_PERCENT;
+        let again = if !is_odd {
+            0
+        } else if doubted > 0 {
+            1
+        } else {
+            DOUBTED_RUNS
+        };
+        // Unless this is new, it was not this run that did not fit.
+        let others = if change.outcome == Outcome::Created { 0 } else { doubted.saturating_sub(1) };
+        self.doubt(recorded[0], again.max(others));
         (change.action, changed)
     }
 
-    /// Has the next run that begins with `first` audited: its known actions did not fit.
-    fn doubt(&mut self, first: PageId) {
+    /// Learns the order of a run that is an audit since it went another way: if that is new, as an
+    /// action, otherwise what it had beside the action that it is of.
+    fn close_rest(&mut self, recorded: &[PageId], hidden: Option<HashSet<PageId>>) -> (Option<ActionId>, bool) {
+        let change = self.learn(|set, merge| set.learn_new(recorded, hidden.as_ref(), merge));
+        match (change.outcome, change.action) {
+            (Outcome::Nothing, Some(id)) => self.close_known(id, recorded),
+            // It may have touched what it was pushed, or not.
+            (Outcome::Nothing, None) => {
+                self.doubt(recorded[0], 1);
+                (None, false)
+            }
+            (_, action) => {
+                self.doubt(recorded[0], DOUBTED_RUNS);
+                (action, true)
+            }
+        }
+    }
+
+    /// Learns the pages of a run of `id` that the action has not: few together as its own, more as
+    /// an action that others may have, too.
+    fn close_known(&mut self, id: ActionId, recorded: &[PageId]) -> (Option<ActionId>, bool) {
+        let Some(action) = self.action(id) else { return (None, false) };
+        let known: HashSet<PageId> = action.pages.iter().copied().collect();
+        let few = self.config.segment_pages as usize;
+        let (mut groups, mut after, mut between) = (vec![Vec::new()], recorded[0], 0);
+        for page in recorded {
+            if known.contains(page) {
+                (after, between) = (*page, between + 1);
+                continue;
+            }
+            if std::mem::take(&mut between) > few {
+                groups.push(Vec::new());
+            }
+            groups.last_mut().expect("there is a group").push(Extra { after, page: *page });
+        }
+        let (own, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() <= few);
+        let mut changed = false;
+        for group in others {
+            let pages: Vec<PageId> = group.iter().map(|extra| extra.page).collect();
+            changed |= self.close_construct(&pages, false).1;
+        }
+        let change = self.learn(|set, merge| set.extend(id, &own.concat(), merge));
+        (Some(id), changed | (change.outcome != Outcome::Nothing))
+    }
+
+    /// Has the next runs that begin with `first` audited: its known actions did not fit.
+    fn doubt(&mut self, first: PageId, runs: u32) {
         if self.config.audits.first != 0 && !self.config.frozen {
-            self.actions.note(|set| set.doubt(first));
+            self.actions.note(|set| set.doubt(first, runs));
         }
     }
 
@@ -220,11 +287,19 @@ impl ActionPredictor {
 
     fn close(&mut self, token: Token, mut run: Run) -> Ended {
         if let Some(first) = run.first.filter(|_| run.turns >= TURNS_MAX && !run.audited) {
-            self.doubt(first);
+            self.doubt(first, DOUBTED_RUNS);
         }
         let learns = !self.config.frozen && run.recorded.len() >= self.config.construct_pages_min as usize;
         if run.audited && learns {
-            let (action, changed) = self.close_audit(&run.recorded, run.doubted);
+            let (action, changed) = match run.rest_audited {
+                true => {
+                    let (action, changed) = self.close_rest(&run.recorded, run.hidden.pages());
+                    let taught = changed || action.is_none();
+                    run.strayed.into_iter().for_each(|from| self.actions.note(|set| set.saw_stray(from, taught)));
+                    (action, changed)
+                }
+                false => self.close_audit(&run.recorded, run.doubted),
+            };
             return Ended { token, action, changed };
         }
         let left = run.left.take().map_or((None, false), |left| self.close_follow(*left));

@@ -1,5 +1,6 @@
 //! The state of a token that follows an action: its progress, its orders, its misses.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use profile::Extra;
@@ -144,11 +145,15 @@ impl Follow {
         self.misses.clear();
     }
 
+    /// Whether a touch away from where the run is lies close to another one: the run goes on there.
+    pub fn is_near_place(&self, position: u32, config: &Config) -> bool {
+        self.places.iter().any(|place| place.abs_diff(position) <= near(config))
+    }
+
     /// A touch away from where the run is. The first one says that the run may not need what comes
-    /// next: no more is pushed than the next segment. One close to another one says that the run
-    /// goes on there. Whether it does.
-    pub fn stray(&mut self, position: u32, config: &Config) -> bool {
-        let moves = self.places.iter().any(|place| place.abs_diff(position) <= near(config));
+    /// next: no more is pushed than the next segment. At one close to another one the run goes on.
+    pub fn stray(&mut self, position: u32, config: &Config) {
+        let moves = self.is_near_place(position, config);
         let place = if moves { self.progress } else { position };
         if self.places.len() == PLACES_MAX {
             self.places.remove(0);
@@ -164,7 +169,6 @@ impl Follow {
             self.misses.clear();
             self.through = self.through.min(segment_end(self.progress, self.lookahead, config));
         }
-        moves
     }
 
     /// The run is rather of a sibling, in which it has come to `position`.
@@ -202,6 +206,18 @@ impl Follow {
         if let Some(after) = after.filter(|_| self.extras.len() < self.action.pages.len().max(EXTRAS_MIN)) {
             self.extras.push(Extra { after: *after, page });
         }
+    }
+
+    /// What a run that did not move away from its start has touched, as far as it is known: the
+    /// action up to the end of the segment that it has come to, and its extras where they belong.
+    pub fn path(&self, config: &Config) -> Vec<PageId> {
+        let mut extras: HashMap<PageId, Vec<PageId>> = HashMap::new();
+        for extra in &self.extras {
+            extras.entry(extra.after).or_default().push(extra.page);
+        }
+        let end = segment_end(self.progress, 0, config).min(self.action.len());
+        let pages = self.action.pages[..end as usize].iter();
+        pages.flat_map(|page| std::iter::once(*page).chain(extras.remove(page).unwrap_or_default())).collect()
     }
 
     /// Takes the misses since the last hit out of the extras: they belong to something else.

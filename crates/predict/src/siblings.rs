@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use units::PageId;
+use units::{ActionId, PageId};
 
 use crate::action_pages::ActionPages;
 
@@ -67,6 +67,8 @@ pub(crate) struct Siblings {
     first: Option<usize>,
     start: u32,
     lacking: Vec<u8>,
+    /// Positions before `start` that each of the others lacks.
+    passed: [u32; SIBLINGS_MAX],
 }
 
 /// A run is rather of a sibling.
@@ -157,18 +159,33 @@ impl Siblings {
         first.is_some_and(|first| first.odds.now() > self.odds.now())
     }
 
+    /// The sibling to whose last segment the run has come, if it fits no worse than what is
+    /// followed.
+    pub fn ended(&self, segment_pages: u32) -> Option<ActionId> {
+        let is_over = |other: &&Sibling| other.progress.saturating_add(segment_pages) >= other.action.len();
+        let over = self.others.iter().filter(is_over).filter(|other| other.odds.misfits <= self.odds.misfits);
+        let best = over.min_by_key(|other| (other.odds.misfits, std::cmp::Reverse(other.action.len())));
+        best.map(|other| other.action.id)
+    }
+
     fn is_likely(&self, other: &Sibling) -> bool {
         other.odds.now() > self.odds.now() / UNLIKELY
     }
 
     /// The position behind `progress`, at most `target`, up to which likely siblings lack no more
-    /// than `most` pages of `followed`.
+    /// than `most` pages of `followed` from its start on, or their part by odds.
     pub fn reach(&mut self, followed: &ActionPages, progress: u32, most: u32, target: u32) -> u32 {
         let likely: u8 = (0..).zip(&self.others).map(|(k, other)| u8::from(self.is_likely(other)) << k).sum();
         if likely == 0 {
             return target;
         }
         self.look_up(followed, progress + 1, target);
+        let is_likely = |k: &usize| likely >> *k & 1 == 1;
+        let passed = (0..self.others.len()).filter(is_likely).map(|k| self.passed[k]).max().unwrap_or(0);
+        // The less, the likelier the others are.
+        let own = u64::from(self.odds.now());
+        let all = own + self.others.iter().map(|other| u64::from(other.odds.now())).sum::<u64>();
+        let most = (u64::from(most) * own / all.max(1)).saturating_sub(u64::from(passed));
         let lacking = self.lacking.iter().take((target - self.start) as usize);
         let unsure = (self.start..).zip(lacking).filter(|(_, lacking)| *lacking & likely != 0);
         unsure.map(|(position, _)| position).nth(most as usize).unwrap_or(target)
@@ -176,8 +193,14 @@ impl Siblings {
 
     /// Looks up the pages of `followed` from `start` to `end`, those of them that are not known.
     fn look_up(&mut self, followed: &ActionPages, start: u32, end: u32) {
-        let passed = start.checked_sub(self.start).map_or(self.lacking.len(), |passed| passed as usize);
-        self.lacking.drain(..passed.min(self.lacking.len()));
+        match start.checked_sub(self.start) {
+            Some(passed) => {
+                for lacking in self.lacking.drain(..self.lacking.len().min(passed as usize)) {
+                    self.passed.iter_mut().enumerate().for_each(|(k, passed)| *passed += u32::from(lacking >> k & 1));
+                }
+            }
+            None => self.lacking.clear(),
+        }
         self.start = start;
         let known = start as usize + self.lacking.len();
         for page in followed.pages.get(known..end as usize).unwrap_or_default() {

@@ -17,9 +17,23 @@ pub struct ActionSet {
     pub(crate) clock: u64,
     pub(crate) actions: BTreeMap<ActionId, Action>,
     /// First pages whose next run should be seen exactly, the one noted longest ago first. A queue,
-    /// so that nobody who fills it keeps others out. Not saved.
-    pub(crate) doubted: VecDeque<PageId>,
+    /// so that nobody who fills it keeps others out. With how many runs may be seen for it. Not
+    /// saved.
+    pub(crate) doubted: VecDeque<(PageId, u32)>,
+    /// Actions whose last run that strayed was seen exactly and had nothing new. Not saved.
+    pub(crate) in_vain: BTreeMap<ActionId, InVain>,
 }
+
+/// How often a run that strays from an action need not be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InVain {
+    /// Runs after the last one that was seen, and how many of them are still to come.
+    runs: u32,
+    left: u32,
+}
+
+/// Most runs that stray and are not seen after one that was seen in vain.
+const UNSEEN_MAX: u32 = 7;
 
 /// Most first pages that are noted: more than programs fail at the same time.
 const DOUBTED_MAX: usize = 256;
@@ -59,7 +73,14 @@ impl Change {
 impl ActionSet {
     /// An empty set.
     pub fn new(image: ImageId) -> ActionSet {
-        ActionSet { image, next_id: 1, clock: 0, actions: BTreeMap::new(), doubted: VecDeque::new() }
+        ActionSet {
+            image,
+            next_id: 1,
+            clock: 0,
+            actions: BTreeMap::new(),
+            doubted: VecDeque::new(),
+            in_vain: BTreeMap::new(),
+        }
     }
 
     /// The image it belongs to.
@@ -138,21 +159,43 @@ impl ActionSet {
         self.actions.entry(id).and_modify(|action| action.pushes = pushes);
     }
 
-    /// Notes that what is known of runs that begin with `first` did not fit.
-    pub fn doubt(&mut self, first: PageId) {
-        if self.doubted.contains(&first) {
+    /// Notes that what is known of runs that begin with `first` did not fit: up to `runs` of them
+    /// should be seen exactly.
+    pub fn doubt(&mut self, first: PageId, runs: u32) {
+        if runs == 0 || self.doubted.iter().any(|(page, _)| *page == first) {
             return;
         }
         if self.doubted.len() >= DOUBTED_MAX {
             self.doubted.pop_front();
         }
-        self.doubted.push_back(first);
+        self.doubted.push_back((first, runs));
     }
 
-    /// Whether that was noted; it is not any more.
-    pub fn take_doubt(&mut self, first: PageId) -> bool {
-        let place = self.doubted.iter().position(|page| *page == first);
-        place.and_then(|place| self.doubted.remove(place)).is_some()
+    /// How many runs should be seen by what was noted, 0 by default; it is noted no more.
+    pub fn take_doubt(&mut self, first: PageId) -> u32 {
+        let place = self.doubted.iter().position(|(page, _)| *page == first);
+        place.and_then(|place| self.doubted.remove(place)).map_or(0, |(_, runs)| runs)
+    }
+
+    /// Whether a run that strays from `id` should be seen exactly from there on.
+    pub fn takes_stray(&mut self, id: ActionId) -> bool {
+        let Some(in_vain) = self.in_vain.get_mut(&id) else { return true };
+        let is_due = in_vain.left == 0;
+        in_vain.left = in_vain.left.saturating_sub(1);
+        is_due
+    }
+
+    /// Such a run was seen and taught something, or nothing: then it takes longer until another one
+    /// is seen, each time twice as long.
+    pub fn saw_stray(&mut self, id: ActionId, taught: bool) {
+        if taught {
+            self.in_vain.remove(&id);
+            return;
+        }
+        self.in_vain.retain(|id, _| self.actions.contains_key(id));
+        let in_vain = self.in_vain.entry(id).or_default();
+        in_vain.runs = (in_vain.runs * 2 + 1).min(UNSEEN_MAX);
+        in_vain.left = in_vain.runs;
     }
 
     /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is
@@ -184,6 +227,28 @@ impl ActionSet {
             }
             _ if run.is_empty() => Change::NOTHING,
             _ => self.create(run, config),
+        }
+    }
+
+    /// Learns a run that is of none of the variants that start with its first page, whether or not
+    /// it touched the pages in `hidden`, which are too many to tell if there are none. Says which
+    /// variant it is of, if that is known.
+    pub fn learn_new(&mut self, run: &[PageId], hidden: Option<&HashSet<PageId>>, config: &MergeConfig) -> Change {
+        let run = first_touches(run, config.action_pages_max);
+        if let Some(id) = self.nearest(&run, config) {
+            return Change { action: Some(id), ..Change::NOTHING };
+        }
+        let may_be_of = |action: &Action, hidden: &HashSet<PageId>| {
+            let touched = action.pages.iter().filter(|page| hidden.contains(page));
+            let run: Vec<PageId> = run.iter().chain(touched).copied().collect();
+            likeness(action, &first_touches(&run, config.action_pages_max), config.overlap_percent).is_some()
+        };
+        let is_new = |first: &PageId, hidden: &HashSet<PageId>| {
+            self.variants(*first).into_iter().all(|action| !may_be_of(action, hidden))
+        };
+        match (run.first(), hidden) {
+            (Some(first), Some(hidden)) if is_new(first, hidden) => self.create(run, config),
+            _ => Change::NOTHING,
         }
     }
 

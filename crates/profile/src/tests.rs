@@ -236,9 +236,8 @@ fn a_preferred_variant_outranks_the_others_and_goes_on_with_their_pushes() {
 fn doubts_are_bounded_and_the_latest_stay() {
     let (mut set, _) = new_set();
     let all = pages(1, 0..1000);
-    all.iter().for_each(|page| set.doubt(*page));
-    assert!(!set.take_doubt(all[0]));
-    assert!(set.take_doubt(all[999]) && !set.take_doubt(all[999]), "one run is an audit for one doubt");
+    all.iter().for_each(|page| set.doubt(*page, 4));
+    assert_eq!([0, 999, 999].map(|page| set.take_doubt(all[page])), [0, 4, 0]);
 }
 
 #[test]
@@ -465,4 +464,31 @@ fn fuzz_canary() {
     *bytes.last_mut().unwrap() |= 0x80;
     bytes.push(0);
     assert_eq!(fuzz_one(&rehash(bytes), read_small), Ok(false));
+}
+
+#[test]
+fn a_run_with_hidden_touches_is_new_only_if_it_is_with_them_too() {
+    let (mut set, config) = new_set();
+    set.learn(&pages(1, 0..1000), &config);
+    let mut learn = |seen, hidden: Option<std::ops::Range<u32>>| {
+        let hidden = hidden.map(|range| pages(1, range).into_iter().chain(pages(2, 0..800)).collect());
+        let change = set.learn_new(&pages(1, 0..seen), hidden.as_ref(), &config);
+        (change.outcome, change.action)
+    };
+    assert_eq!(learn(500, Some(500..1000)), (Outcome::Nothing, None));
+    assert_eq!(learn(500, None), (Outcome::Nothing, None));
+    assert_eq!(learn(990, None), (Outcome::Nothing, Some(ActionId(1))));
+    assert_eq!(learn(500, Some(500..600)), (Outcome::Created, Some(ActionId(2))));
+}
+
+#[test]
+fn runs_that_stray_in_vain_are_seen_less_and_less() {
+    let (mut set, config) = new_set();
+    let id = set.learn(&pages(1, 0..100), &config).action.unwrap();
+    let mut unseen_until_next = |taught| {
+        set.saw_stray(id, taught);
+        (0..100).take_while(|_| !set.takes_stray(id)).count()
+    };
+    let taught = [false, false, false, false, true, false];
+    assert_eq!(taught.map(&mut unseen_until_next), [1, 3, 7, 7, 0, 1]);
 }

@@ -1,11 +1,17 @@
 //! The state of one token between its touches.
 
 use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
 
-use units::{Moment, PageId};
+use units::{ActionId, Moment, PageId};
 
 use crate::Phase;
+use crate::action_pages::ActionPages;
 use crate::follow::Follow;
+
+/// Spans of pages that are kept of what a run was pushed. One with more is not learned as new.
+const HIDDEN_MAX: usize = 16;
 
 /// A token's run through actions.
 #[derive(Debug, Default)]
@@ -21,8 +27,15 @@ pub(super) struct Run {
     pub pushed: bool,
     /// The run is an audit: every touch is visible, and `recorded` has all since it began.
     pub audited: bool,
-    /// It is an audit because the known actions had not fitted a run with the same first page.
-    pub doubted: bool,
+    /// It is one only since it strayed; before, touches were hidden.
+    pub rest_audited: bool,
+    /// The action from which it went another way first.
+    pub strayed: Option<ActionId>,
+    /// What it was pushed before it was an audit, and may have touched.
+    pub hidden: Hidden,
+    /// It is an audit because the known actions had not fitted a run with the same first page: so
+    /// many may be for that, with this one. Otherwise 0.
+    pub doubted: u32,
     /// Its first touch.
     pub first: Option<PageId>,
     /// Position from which on nothing is to be pushed for now, by the touch that is looked at.
@@ -45,6 +58,32 @@ pub(super) enum State {
         /// The touch before this one was the first page of a known action.
         hint: Option<PageId>,
     },
+}
+
+/// Pages that were pushed to a run, so that its touches of them are not all visible.
+#[derive(Debug, Default)]
+pub(super) struct Hidden(Vec<(Arc<ActionPages>, Range<u32>)>);
+
+impl Hidden {
+    /// Adds the pages from one position to another one.
+    pub fn add(&mut self, action: &Arc<ActionPages>, from: u32, through: u32) {
+        if let Some((last, span)) = self.0.last_mut()
+            && Arc::ptr_eq(last, action)
+            && span.end == from
+        {
+            span.end = through;
+        } else if self.0.len() <= HIDDEN_MAX {
+            self.0.push((Arc::clone(action), from..through));
+        }
+    }
+
+    /// The pages; `None` if there were more spans of them than are kept.
+    pub fn pages(&self) -> Option<HashSet<PageId>> {
+        let pages = |(action, span): &(Arc<ActionPages>, Range<u32>)| {
+            action.pages[span.start as usize..span.end as usize].to_vec()
+        };
+        (self.0.len() <= HIDDEN_MAX).then(|| self.0.iter().flat_map(pages).collect())
+    }
 }
 
 impl State {

@@ -23,6 +23,11 @@
 //! at once, or turned from one to another several times), the next run with the same first page is
 //! audited, and the action that an audit learns is the best guess of its first page from then on.
 //! One start finds out that the known actions are wrong, the next one learns the right one.
+//!
+//! A run that was in an action for a while and then goes its own way is audited from there on, and
+//! learned as an action of its own if it is new. Several programs that begin alike may be run in
+//! turn, so up to [`super::DOUBTED_RUNS`] starts are audited until one is new. The more such audits
+//! were in vain, the fewer runs are audited.
 
 use std::sync::Arc;
 
@@ -47,7 +52,7 @@ impl ActionPredictor {
     fn stream_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
         run.first = Some(page);
         run.doubted = self.actions.note(|set| set.take_doubt(page));
-        run.audited = run.doubted;
+        run.audited = run.doubted > 0;
         self.counters.audits += u64::from(run.audited);
         if let Some(action) = self.actions.best_start(page) {
             return self.start(run, action, vec![page]);
@@ -137,9 +142,12 @@ impl ActionPredictor {
         let (cancel, span) = if is_step {
             self.counters.matches += u64::from(position > follow.progress);
             (false, follow.stream(position, &self.config))
-        } else if follow.stray(position, &self.config) {
+        } else if follow.is_near_place(position, &self.config) {
+            self.audit_rest(run, &follow);
+            follow.stray(position, &self.config);
             (true, follow.order(follow.lookahead, &self.config))
         } else {
+            follow.stray(position, &self.config);
             run.hold = Some(follow.through);
             (false, None)
         };
@@ -155,6 +163,24 @@ impl ActionPredictor {
         let span = follow.order(follow.lookahead, &self.config);
         run.state = State::Follow(follow);
         span
+    }
+
+    /// The run goes another way than `follow`: what it touches from here on is seen and recorded,
+    /// to be learned with what it has touched so far. That is not known of a run that was found, or
+    /// has moved, in the middle of the action. Of runs that vary here and there few are audited.
+    fn audit_rest(&mut self, run: &mut Run, follow: &Follow) {
+        let is_known = follow.proven() && !follow.found && follow.start == 0;
+        if run.audited || !is_known || self.config.frozen || self.config.audits.first == 0 {
+            return;
+        }
+        let from = follow.action.id;
+        if run.strayed.replace(from).is_some() || !self.actions.note(|set| set.takes_stray(from)) {
+            return;
+        }
+        self.counters.audits += 1;
+        run.audited = true;
+        run.record_anew(follow.path(&self.config));
+        run.rest_audited = true;
     }
 
     /// Decides what a miss means.
@@ -199,6 +225,9 @@ impl ActionPredictor {
         }
         self.counters.constructs += 1;
         follow.lookahead = (follow.lookahead / 2).max(1);
+        if !follow.at_end(&self.config) {
+            self.audit_rest(run, &follow);
+        }
         if !run.audited {
             run.record_anew(follow.misses.clone());
         }
@@ -231,6 +260,9 @@ impl ActionPredictor {
             // The run was of the other variant from its start.
             run.turns += 1;
         } else {
+            if !sibling && !follow.at_end(&self.config) {
+                self.audit_rest(run, &follow);
+            }
             self.leave(run, follow, false);
         }
         let span = self.follow_from(run, action, position, lookahead);

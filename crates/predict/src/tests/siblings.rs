@@ -24,6 +24,9 @@ const TIME_PERCENT_MAX: u128 = 110;
 /// the others unlikely for a while.
 const TIME_PERCENT_LEARNING: u128 = 130;
 
+/// The same when each was started three times, in turn with the others.
+const TIME_PERCENT_TAUGHT: u128 = 120;
+
 const NAMES: [&str; 4] = ["pass", "decimal", "json", "nine"];
 
 /// The pages of one of them.
@@ -163,5 +166,51 @@ fn right_after_an_audit_of_one_the_others_still_waste_little() {
             let found = starts(&mut ActionPredictor::with_actions(set, no_audits()), &[name])[0];
             check_start(&format!("after an audit of {audited}"), name, &found, &alone, TIME_PERCENT_LEARNING);
         }
+    }
+}
+
+#[test]
+fn three_starts_of_each_in_turn_teach_all_of_them() {
+    let alone = alone();
+    for order in permutations(&NAMES) {
+        let mut predictor = ActionPredictor::new(IMAGE, Config::default());
+        starts(&mut predictor, &[order.clone(), order.clone(), order.clone()].concat());
+        for name in NAMES {
+            let config = Config { frozen: true, ..no_audits() };
+            let mut taught = ActionPredictor::with_actions(predictor.actions().clone(), config);
+            let found = starts(&mut taught, &[name])[0];
+            check_start(&format!("three of {order:?}"), name, &found, &alone, TIME_PERCENT_TAUGHT);
+        }
+    }
+}
+
+#[test]
+fn what_is_pushed_past_a_fork_is_bounded_by_odds_and_by_what_was_skipped() {
+    let pages = |ranges: [std::ops::Range<u32>; 2]| -> Vec<PageId> { ranges.into_iter().flatten().map(page).collect() };
+    let mut set = ActionSet::new(IMAGE);
+    for run in [pages([0..1000, 5000..5030]), pages([0..1000, 1000..2000])] {
+        set.learn(&run, &no_audits().merge);
+    }
+    let mut predictor = ActionPredictor::with_actions(set, no_audits());
+    let mut through = |number: u32| {
+        let push = predictor.touch(Token(1), page(number), Moment(1)).push;
+        push.map(|order| order.through)
+    };
+    let before: Vec<u32> = (0..1000).step_by(32).filter_map(&mut through).collect();
+    // Of 992 pages 148 may be in vain, and the longer one is the one with odds of 4 to 3.
+    assert_eq!(before.last(), Some(&1056));
+    // The pages from the fork to here may not have been needed: one segment more, not four.
+    assert_eq!(through(1090), Some(1152));
+}
+
+#[test]
+fn a_run_of_an_action_that_is_all_in_a_longer_one_counts_for_the_shorter_one() {
+    for (shorter, longer) in [("pass", "json"), ("pass", "nine"), ("decimal", "nine"), ("json", "nine")] {
+        let mut predictor = learned(&[shorter, longer], no_audits());
+        starts(&mut predictor, &[longer; 6]);
+        let uses = |predictor: &ActionPredictor| [1, 2].map(|id| predictor.action(units::ActionId(id)).unwrap().uses);
+        let before = uses(&predictor);
+        starts(&mut predictor, &[shorter]);
+        assert_eq!(uses(&predictor), [before[0] + 1, before[1]], "{shorter} of {longer}");
     }
 }

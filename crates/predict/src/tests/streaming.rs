@@ -282,6 +282,78 @@ fn an_audit_sees_the_exact_order_and_refines() {
 }
 
 #[test]
+fn a_run_that_goes_its_own_way_is_learned_from_its_start() {
+    let config = Config { audits: Audits { first: 100, every: 8 }, ..config() };
+    let mut predictor = knowing(config, &[&run(0..40)]);
+    let mut script = "a 0 -> match push 1..7\n a 4 -> generate push 8..15\n a 8 -> generate push 16..27\n".to_string();
+    script.push_str("a 70 -> generate\n a 71 -> generate\n a 72 -> generate\n a 73 -> construct cancel\n");
+    (74..100).for_each(|number| script.push_str(&format!("a {number} -> construct\n")));
+    // What is pushed from here on hides no touch.
+    script
+        .push_str("a 30 -> construct\n a 31 -> generate audit 32..39\n a 32 -> generate\n a end -> action 2 changed\n");
+    check(&mut predictor, &script);
+    // It may have touched the rest of the segment that it was in.
+    let action = predictor.action(units::ActionId(2)).unwrap();
+    assert_eq!(ranges(&action.pages), " 0..8 70..73 9..11 74..99 30..32");
+    assert_eq!(ranges(&predictor.action(units::ActionId(1)).unwrap().pages), " 0..39");
+}
+
+#[test]
+fn what_a_run_of_a_known_action_has_beside_it_is_learned_and_raises_no_doubt() {
+    let config = Config { audits: Audits { first: 100, every: 8 }, ..config() };
+    let mut predictor = knowing(config, &[&run(0..80)]);
+    // A module that is not known, and behind the rest two pages.
+    let pages = [run(0..9), run(90..100), run(12..70), run(200..202), run(70..80)].concat();
+    let mut audits = |token: u128| {
+        let before = predictor.counters().audits;
+        pages.iter().for_each(|number| _ = predictor.touch(Token(token), page(*number), Moment(1)));
+        predictor.end(Token(token), Moment(1));
+        let learned: Vec<String> = predictor.actions().iter().map(|action| ranges(&action.pages)).collect();
+        assert_eq!(learned, [" 0..69 200..201 70..79", " 90..99"]);
+        predictor.counters().audits - before
+    };
+    // It strays at the module each time, and less and less is expected of that.
+    assert_eq!((0..16).map(&mut audits).collect::<Vec<_>>(), [1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_run_that_may_have_touched_all_that_it_was_pushed_is_not_learned_as_new() {
+    let config = Config { lookahead_first: 64, audits: Audits { first: 100, every: 8 }, ..Config::default() };
+    let mut predictor = knowing(config, &[&run(0..2000)]);
+    let mut touch = |number: u32| predictor.touch(Token(1), page(number), Moment(1));
+    let orders: Vec<(u32, u32)> = [0, 1, 32]
+        .into_iter()
+        .filter_map(|number| touch(number).push.map(|order| (order.from, order.through)))
+        .collect();
+    assert_eq!(orders, [(1, 2000)]);
+    // All was sent long before the first of these says to hold it, so what lies between was seen by
+    // nobody.
+    assert_eq!(touch(1500).hold, Some(96));
+    assert!(touch(1510).push.is_some_and(|order| order.audit));
+    (1511..2000).for_each(|number| _ = touch(number));
+    assert_eq!(predictor.end(Token(1), Moment(1)).action, None);
+    assert_eq!(predictor.actions().len(), 1);
+}
+
+#[test]
+fn a_doubt_lasts_until_an_audit_finds_something_new() {
+    let config = Config { audits: Audits { first: 100, every: 8 }, ..config() };
+    let mut predictor = knowing(config, &[&run(0..40)]);
+    let whole = |predictor: &mut ActionPredictor, pages: &[u32]| {
+        let before = predictor.counters().audits;
+        for number in pages {
+            predictor.touch(Token(1), page(*number), Moment(1));
+        }
+        predictor.end(Token(1), Moment(1));
+        predictor.counters().audits - before
+    };
+    let (known, other) = (run(0..40), [vec![0], run(100..140)].concat());
+    let audits: Vec<u64> =
+        [&known, &other, &known, &known, &other, &known].map(|pages| whole(&mut predictor, pages)).to_vec();
+    assert_eq!(audits, [0, 0, 1, 1, 1, 0]);
+}
+
+#[test]
 fn audits_come_second_and_then_every_eighth() {
     let config = Config::default();
     let audits: Vec<u64> = (1..30).filter(|push| config.audits.include(*push)).collect();
