@@ -6,26 +6,37 @@
  */
 #include <linux/bitops.h>
 #include <linux/sched.h>
-#include <linux/string.h>
 
+#include "hash.h"
 #include "runnelfs.h"
 
-#define CHUNK_BYTES 1024
-#define BLOCK_BYTES 64
-#define CHUNK_START 1
-#define CHUNK_END 2
-#define PARENT 4
-#define ROOT 8
+/*
+ * Chunks that are hashed at a time, in vectors if the processor has any. As long no other thread
+ * runs: some microseconds.
+ */
+#define SLICE_CHUNKS 16
+#define SLICE_BYTES (SLICE_CHUNKS * RNL_HASH_CHUNK)
 
 /* Subtrees that wait for their right half: enough for 1 GiB. */
-#define DEPTH_MAX 20
+#define DEPTH_MAX 16
 
-/* Chunks between two looks at whether another thread should run: 1 MiB. */
-#define RESCHED_CHUNKS 1024
+/* Slices between two looks at whether another thread should run: 1 MiB. */
+#define RESCHED_SLICES 64
 
-static const u32 iv[8] = {
+const u32 rnl_hash_iv[8] = {
 	0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
 	0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+};
+
+/* Each round takes the words of the message as the round before it, permuted. */
+const u8 rnl_hash_order[7][16] = {
+	{ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 },
+	{ 2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8 },
+	{ 3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1 },
+	{ 10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6 },
+	{ 12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4 },
+	{ 9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7 },
+	{ 11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13 },
 };
 
 static __always_inline void mix(u32 *v, int a, int b, int c, int d, u32 x, u32 y)
@@ -40,39 +51,29 @@ static __always_inline void mix(u32 *v, int a, int b, int c, int d, u32 x, u32 y
 	v[b] = ror32(v[b] ^ v[c], 7);
 }
 
-static __always_inline void mix_all(u32 *v, const u32 *m, int m0, int m1, int m2, int m3, int m4,
-				    int m5, int m6, int m7, int m8, int m9, int m10, int m11,
-				    int m12, int m13, int m14, int m15)
-{
-	mix(v, 0, 4, 8, 12, m[m0], m[m1]);
-	mix(v, 1, 5, 9, 13, m[m2], m[m3]);
-	mix(v, 2, 6, 10, 14, m[m4], m[m5]);
-	mix(v, 3, 7, 11, 15, m[m6], m[m7]);
-	mix(v, 0, 5, 10, 15, m[m8], m[m9]);
-	mix(v, 1, 6, 11, 12, m[m10], m[m11]);
-	mix(v, 2, 7, 8, 13, m[m12], m[m13]);
-	mix(v, 3, 4, 9, 14, m[m14], m[m15]);
-}
-
-/* Each round takes the words of the message as the round before it, permuted. */
-static void compress(u32 *cv, const u32 *m, u64 counter, u32 bytes, u32 flags)
+static noinline void compress(u32 *cv, const u32 *m, u64 counter, u32 bytes, u32 flags)
 {
 	u32 v[16];
 	int i;
 
 	memcpy(v, cv, 8 * sizeof(u32));
-	memcpy(v + 8, iv, 4 * sizeof(u32));
+	memcpy(v + 8, rnl_hash_iv, 4 * sizeof(u32));
 	v[12] = (u32)counter;
 	v[13] = (u32)(counter >> 32);
 	v[14] = bytes;
 	v[15] = flags;
-	mix_all(v, m, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	mix_all(v, m, 2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8);
-	mix_all(v, m, 3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1);
-	mix_all(v, m, 10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6);
-	mix_all(v, m, 12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4);
-	mix_all(v, m, 9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7);
-	mix_all(v, m, 11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13);
+	for (i = 0; i < 7; i++) {
+		const u8 *order = rnl_hash_order[i];
+
+		mix(v, 0, 4, 8, 12, m[order[0]], m[order[1]]);
+		mix(v, 1, 5, 9, 13, m[order[2]], m[order[3]]);
+		mix(v, 2, 6, 10, 14, m[order[4]], m[order[5]]);
+		mix(v, 3, 7, 11, 15, m[order[6]], m[order[7]]);
+		mix(v, 0, 5, 10, 15, m[order[8]], m[order[9]]);
+		mix(v, 1, 6, 11, 12, m[order[10]], m[order[11]]);
+		mix(v, 2, 7, 8, 13, m[order[12]], m[order[13]]);
+		mix(v, 3, 4, 9, 14, m[order[14]], m[order[15]]);
+	}
 	for (i = 0; i < 8; i++)
 		cv[i] = v[i] ^ v[i + 8];
 }
@@ -80,22 +81,22 @@ static void compress(u32 *cv, const u32 *m, u64 counter, u32 bytes, u32 flags)
 /* The chaining value of one chunk of at most 1024 bytes. */
 static void hash_chunk(const u8 *data, size_t bytes, u64 counter, u32 root, u32 *cv)
 {
-	u32 flags = CHUNK_START;
+	u32 flags = RNL_HASH_START;
 	u32 m[16];
 	int i;
 
-	memcpy(cv, iv, sizeof(iv));
-	for (; bytes > BLOCK_BYTES; data += BLOCK_BYTES, bytes -= BLOCK_BYTES) {
+	memcpy(cv, rnl_hash_iv, sizeof(rnl_hash_iv));
+	for (; bytes > RNL_HASH_BLOCK; data += RNL_HASH_BLOCK, bytes -= RNL_HASH_BLOCK) {
 		for (i = 0; i < 16; i++)
 			m[i] = get_unaligned_le32(data + 4 * i);
-		compress(cv, m, counter, BLOCK_BYTES, flags);
+		compress(cv, m, counter, RNL_HASH_BLOCK, flags);
 		flags = 0;
 	}
 	memset(m, 0, sizeof(m));
 	memcpy(m, data, bytes);
 	for (i = 0; i < 16; i++)
 		m[i] = le32_to_cpu((__force __le32)m[i]);
-	compress(cv, m, counter, bytes, flags | CHUNK_END | root);
+	compress(cv, m, counter, bytes, flags | RNL_HASH_END | root);
 }
 
 /* Puts the chaining value of the two halves of a subtree into @right. */
@@ -105,8 +106,53 @@ static void hash_parent(const u32 *left, u32 *right, u32 root)
 
 	memcpy(m, left, 8 * sizeof(u32));
 	memcpy(m + 8, right, 8 * sizeof(u32));
-	memcpy(right, iv, sizeof(iv));
-	compress(right, m, 0, BLOCK_BYTES, PARENT | root);
+	memcpy(right, rnl_hash_iv, sizeof(rnl_hash_iv));
+	compress(right, m, 0, RNL_HASH_BLOCK, RNL_HASH_PARENT | root);
+}
+
+/* As those in vectors do. */
+void rnl_hash_scalar(const u8 *data, u32 blocks, u32 count, u32 counter, u32 flags, u8 *out)
+{
+	u32 cv[8], children[16], i;
+
+	for (i = 0; i < count; i++) {
+		if (flags) {
+			memcpy(children, data + i * RNL_HASH_BLOCK, sizeof(children));
+			memcpy(cv, children + 8, sizeof(cv));
+			hash_parent(children, cv, 0);
+		} else {
+			hash_chunk(data + i * RNL_HASH_CHUNK, RNL_HASH_CHUNK, counter + i, 0, cv);
+		}
+		memcpy(out + i * sizeof(cv), cv, sizeof(cv));
+	}
+}
+
+/* The chaining value of at most 16 chunks, the last of which may be cut. */
+static noinline_for_stack void hash_slice(const u8 *data, size_t bytes, u32 counter, u32 root,
+					  u32 *cv)
+{
+	u32 count = DIV_ROUND_UP(bytes, RNL_HASH_CHUNK), whole = bytes / RNL_HASH_CHUNK;
+	u32 cvs[SLICE_CHUNKS][8];
+	rnl_hash_many *many;
+
+	if (count <= 1) {
+		hash_chunk(data, bytes, counter, root, cv);
+		return;
+	}
+	many = rnl_hash_begin();
+	many(data, RNL_HASH_CHUNK / RNL_HASH_BLOCK, whole, counter, 0, (u8 *)cvs);
+	if (whole < count)
+		hash_chunk(data + whole * RNL_HASH_CHUNK, bytes % RNL_HASH_CHUNK, counter + whole,
+			   0, cvs[whole]);
+	for (; count > 2; count = count / 2 + count % 2) {
+		many((u8 *)cvs, 1, count / 2, 0, RNL_HASH_PARENT, (u8 *)cvs);
+		/* Who is alone goes up as it is. */
+		if (count % 2)
+			memcpy(cvs[count / 2], cvs[count - 1], sizeof(cvs[0]));
+	}
+	rnl_hash_end(many);
+	memcpy(cv, cvs[1], sizeof(cvs[1]));
+	hash_parent(cvs[0], cv, root);
 }
 
 /**
@@ -117,23 +163,21 @@ static void hash_parent(const u32 *left, u32 *right, u32 root)
  */
 void rnl_hash(const u8 *data, size_t bytes, u8 *out)
 {
+	u32 depth = 0, slices = 0, cv[8], whole, i;
 	u32 stack[DEPTH_MAX][8];
-	u32 depth = 0, cv[8];
-	u64 chunks = 0, whole;
-	int i;
 
-	for (; bytes > CHUNK_BYTES; data += CHUNK_BYTES, bytes -= CHUNK_BYTES) {
-		hash_chunk(data, CHUNK_BYTES, chunks++, 0, cv);
-		for (whole = chunks; !(whole & 1) && depth; whole >>= 1)
+	for (; bytes > SLICE_BYTES; data += SLICE_BYTES, bytes -= SLICE_BYTES) {
+		hash_slice(data, SLICE_BYTES, slices++ * SLICE_CHUNKS, 0, cv);
+		for (whole = slices; !(whole & 1) && depth; whole >>= 1)
 			hash_parent(stack[--depth], cv, 0);
 		memcpy(stack[depth++], cv, sizeof(cv));
-		if (!(chunks % RESCHED_CHUNKS))
+		if (!(slices % RESCHED_SLICES))
 			cond_resched();
 	}
-	hash_chunk(data, bytes, chunks, depth ? 0 : ROOT, cv);
+	hash_slice(data, bytes, slices * SLICE_CHUNKS, depth ? 0 : RNL_HASH_ROOT, cv);
 	while (depth) {
 		depth--;
-		hash_parent(stack[depth], cv, depth ? 0 : ROOT);
+		hash_parent(stack[depth], cv, depth ? 0 : RNL_HASH_ROOT);
 	}
 	for (i = 0; i < 8; i++)
 		put_unaligned_le32(cv[i], out + 4 * i);

@@ -160,7 +160,8 @@ static inline u32 rnl_set_end(const struct rnl_info *info, u32 set)
 	return set + 1 < info->set_count ? le32_to_cpu(info->sets[set + 1]) : info->xattr_count;
 }
 
-/* hash.c */
+/* hash.c, simd.c */
+void rnl_hash_init(void);
 void rnl_hash(const u8 *data, size_t bytes, u8 *out);
 
 /* io.c */

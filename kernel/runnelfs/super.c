@@ -249,6 +249,7 @@ MODULE_ALIAS_FS("runnelfs");
 
 static int __init runnelfs_init(void)
 {
+	rnl_hash_init();
 	return register_filesystem(&runnelfs);
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rustix::system::{RebootCommand, finit_module, reboot};
+use rustix::system::{RebootCommand, delete_module, finit_module, reboot};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Entry, Order, difference, read};
@@ -83,6 +83,7 @@ fn work() -> anyhow::Result<()> {
         report(image, refused(&Path::new("/").join(image), nix::Error::from_raw(*error)));
     }
     let first = Path::new("/").join(&plan.images[0]);
+    report("hashes in other ways", hashes(&plan, &first));
     report("a device", device(&source_of(&first)?));
     report("options", options(&first));
     mutants(&plan)?;
@@ -175,6 +176,23 @@ fn kernel_is_at_least(major: u32, minor: u32) -> anyhow::Result<bool> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor))
+}
+
+/// The module mounts an image and reads it with each number of chunks that it hashes side by side.
+fn hashes(plan: &Plan, image: &Path) -> anyhow::Result<String> {
+    let name = plan.modules.last().context("there is no module")?;
+    let used = || fs::read_to_string("/sys/module/runnelfs/parameters/hash_lanes");
+    let mut ways = vec![used()?.trim().to_string()];
+    for lanes in [4, 1, 8] {
+        delete_module(c"runnelfs", 0).context("cannot unload the module")?;
+        let wanted = CString::new(format!("hash_lanes={lanes}"))?;
+        finit_module(&File::open(Path::new("/modules").join(name))?, &wanted, 0)?;
+        ensure!(used()?.trim() == lanes.to_string(), "{} instead of {lanes} side by side", used()?.trim());
+        let _mount = Mount::new(image, "").context("cannot mount it")?;
+        compare(&source_of(image)?, Order::Forward).with_context(|| format!("{lanes} side by side"))?;
+        ways.push(lanes.to_string());
+    }
+    Ok(format!("{} side by side", ways.join(", ")))
 }
 
 /// The first disk holds an image.

@@ -10,6 +10,8 @@ mod boot;
 #[cfg(feature = "guests")]
 mod cross;
 mod guest;
+#[cfg(test)]
+mod hashes;
 #[cfg(feature = "guests")]
 mod host;
 mod manifest;

@@ -1,0 +1,149 @@
+//! The module's BLAKE3, compiled as a program: whatever vectors it uses, its hashes are those of
+//! the crate that the packer uses.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use units::{Rng, SplitMix64};
+
+use crate::root;
+
+/// What the module's files take from the kernel.
+const KERNEL: &str = r"
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+typedef uint8_t u8;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef uint32_t __le32;
+#define __force
+#define noinline
+#define noinline_for_stack
+#define cond_resched()
+#define le32_to_cpu(x) (x)
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define DIV_ROUND_UP(n, d) (((n) + (d) - 1) / (d))
+static inline u32 ror32(u32 x, int bits) { return x >> bits | x << (32 - bits); }
+static inline u32 get_unaligned_le32(const u8 *from) { u32 x; memcpy(&x, from, 4); return x; }
+static inline void put_unaligned_le32(u32 x, u8 *to) { memcpy(to, &x, 4); }
+";
+
+/// Headers that the module's files include; all are the same.
+const HEADERS: [&str; 4] = ["bitops.h", "kernel.h", "sched.h", "string.h"];
+
+/// Prints the hash of each prefix whose length is an argument, in each way that this processor has.
+const PROGRAM: &str = r#"
+#define RUNNELFS_H
+#include "hash.c"
+#include <stdio.h>
+#include <stdlib.h>
+
+static rnl_hash_many *many;
+rnl_hash_many *rnl_hash_begin(void) { return many; }
+void rnl_hash_end(rnl_hash_many *used) { (void)used; }
+
+static u8 data[1 << 20];
+
+static void print_all(const char *way, rnl_hash_many *used, int count, char **lengths)
+{
+	u8 hash[32];
+
+	many = used;
+	for (int i = 0; i < count; i++) {
+		/* At an odd address. */
+		rnl_hash(data + 1, strtoul(lengths[i], NULL, 10), hash);
+		printf("%s %s ", way, lengths[i]);
+		for (int byte = 0; byte < 32; byte++)
+			printf("%02x", hash[byte]);
+		printf("\n");
+	}
+}
+
+int main(int count, char **lengths)
+{
+	if (!fread(data + 1, 1, sizeof(data) - 1, stdin))
+		return 1;
+	print_all("scalar", rnl_hash_scalar, count - 1, lengths + 1);
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("ssse3"))
+		print_all("ssse3", rnl_hash_ssse3, count - 1, lengths + 1);
+	if (__builtin_cpu_supports("avx2"))
+		print_all("avx2", rnl_hash_avx2, count - 1, lengths + 1);
+#elif defined(__aarch64__)
+	print_all("neon", rnl_hash_neon, count - 1, lengths + 1);
+#endif
+	return 0;
+}
+"#;
+
+/// Files with vectors, and what makes the compiler use them.
+#[cfg(target_arch = "x86_64")]
+const VECTORS: &[(&str, &str)] = &[("hash_avx2", "-mavx2"), ("hash_ssse3", "-mssse3")];
+#[cfg(target_arch = "aarch64")]
+const VECTORS: &[(&str, &str)] = &[("hash_neon", "-O2")];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const VECTORS: &[(&str, &str)] = &[];
+
+/// Bytes that are hashed, at most: longer than a stored block of 64 KiB ever is.
+const BYTES_MAX: usize = 200_001;
+
+/// All lengths up to some that fill all lanes of the widest vectors, and some longer ones.
+fn lengths() -> impl Iterator<Item = usize> {
+    let slices = (1..=12).flat_map(|slices| [slices * 16384 - 1, slices * 16384, slices * 16384 + 1]);
+    let chunks = (9..=36).flat_map(|chunks| [chunks * 1024, chunks * 1024 + 63]);
+    (0..=9 << 10).chain(chunks).chain(slices).chain([100_000, BYTES_MAX])
+}
+
+#[test]
+fn hashes_are_those_of_the_crate_in_every_way() -> anyhow::Result<()> {
+    let folder = root().join("target/runnelfs/hashes");
+    fs::create_dir_all(folder.join("linux"))?;
+    for header in HEADERS {
+        fs::write(folder.join("linux").join(header), KERNEL)?;
+    }
+    fs::write(folder.join("program.c"), PROGRAM)?;
+    let module = root().join("kernel/runnelfs");
+    let run = |command: &mut Command| {
+        let output = command.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(output.stdout)
+    };
+    let compiler = || {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-Wall", "-Werror", "-I"]).arg(&folder).arg("-I").arg(&module);
+        compiler
+    };
+    let mut link = compiler();
+    link.arg("-o").arg(folder.join("program")).arg(folder.join("program.c"));
+    for (file, flag) in VECTORS {
+        let object = folder.join(format!("{file}.o"));
+        run(compiler().args([flag, "-c", "-o"]).arg(&object).arg(module.join(format!("{file}.c"))))?;
+        link.arg(&object);
+    }
+    run(&mut link)?;
+
+    let mut random = SplitMix64(24);
+    let data: Vec<u8> = (0..BYTES_MAX).map(|_| random.below(256) as u8).collect();
+    fs::write(folder.join("data"), &data)?;
+    let mut program = Command::new(folder.join("program"));
+    program.args(lengths().map(|length| length.to_string())).stdin(fs::File::open(folder.join("data"))?);
+    let text = String::from_utf8(run(&mut program)?)?;
+    let mut ways: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let [way, length, hash] = line.split(' ').collect::<Vec<_>>()[..] else {
+            anyhow::bail!("the program printed {line:?}");
+        };
+        let expected = blake3::hash(data.get(..length.parse()?).context("length")?).to_hex();
+        ensure!(hash == expected.as_str(), "{way} hashes {length} bytes to {hash}, not {expected}");
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    ensure!(text.lines().count() == ways.len() * lengths().count() && !ways.is_empty(), "hashes are missing");
+    eprintln!("   {} lengths, {}: as by the crate", lengths().count(), ways.join(", "));
+    Ok(())
+}
