@@ -55,7 +55,7 @@ static struct rnl_decoder *decoder_new(struct super_block *sb)
 	if (!decoder)
 		return NULL;
 	decoder->stored = kvmalloc(rnl_read_room(sb, info->block_bytes), GFP_KERNEL);
-	decoder->chunk = kmalloc(1U << info->chunk_shift, GFP_KERNEL);
+	decoder->chunk = kzalloc((1U << info->chunk_shift) + RNL_FILTER_BEHIND, GFP_KERNEL);
 	for (codec = 0; codec < RNL_CODECS; codec++)
 		if (info->codecs & 1 << codec && !error)
 			error = rnl_codec_prepare(decoder, codec);

@@ -10,22 +10,27 @@
 /* What follows an opcode: bytes of immediate in the low bits, or one of the cases below. */
 #define IMMEDIATE_MASK 0x0f
 #define MODRM 0x10
+/* More than the low bits decides how many bytes they are, or there is a target. */
+#define SPECIAL 0x80
 /* Four bytes, or two behind an operand-size prefix. */
 #define FULL 5
 /* Like FULL, but eight behind REX.W. */
-#define WIDE 6
+#define WIDE (6 | SPECIAL)
 /* Four bytes of distance to a jump target. */
-#define TARGET 7
+#define TARGET (7 | SPECIAL)
 /* An immediate if the register field of ModRM is 0 or 1. */
-#define TEST_BYTE 9
-#define TEST_FULL 10
+#define TEST_BYTE (9 | SPECIAL)
+#define TEST_FULL (10 | SPECIAL)
 #define CALL 0xe8
 #define PREFIX 0x20
+/* More bytes of opcode follow. */
+#define ESCAPE 0x40
 
 /* One-byte opcodes; all others have no operand. */
 static const u8 map0[256] = {
 	[0x00 ... 0x03] = MODRM,	[0x04] = 1,		[0x05] = FULL,
 	[0x08 ... 0x0b] = MODRM,	[0x0c] = 1,		[0x0d] = FULL,
+	[0x0f] = ESCAPE,
 	[0x10 ... 0x13] = MODRM,	[0x14] = 1,		[0x15] = FULL,
 	[0x18 ... 0x1b] = MODRM,	[0x1c] = 1,		[0x1d] = FULL,
 	[0x20 ... 0x23] = MODRM,	[0x24] = 1,		[0x25] = FULL,
@@ -36,6 +41,7 @@ static const u8 map0[256] = {
 	[0x36] = PREFIX,
 	[0x38 ... 0x3b] = MODRM,	[0x3c] = 1,		[0x3d] = FULL,
 	[0x3e] = PREFIX,
+	[0x62] = ESCAPE,
 	[0x63] = MODRM,			[0x64 ... 0x67] = PREFIX,
 	[0x68] = FULL,			[0x69] = MODRM | FULL,
 	[0x6a] = 1,			[0x6b] = MODRM | 1,
@@ -45,6 +51,7 @@ static const u8 map0[256] = {
 	[0xa8] = 1,			[0xa9] = FULL,
 	[0xb0 ... 0xb7] = 1,		[0xb8 ... 0xbf] = WIDE,
 	[0xc0 ... 0xc1] = MODRM | 1,	[0xc2] = 2,
+	[0xc4 ... 0xc5] = ESCAPE,
 	[0xc6] = MODRM | 1,		[0xc7] = MODRM | FULL,
 	[0xc8] = 3,			[0xca] = 2,
 	[0xcd] = 1,			[0xd0 ... 0xd3] = MODRM,
@@ -79,121 +86,97 @@ struct instruction {
 	u32 end;
 };
 
-/* ModRM, SIB and displacement, as far as an instruction has them. */
-static bool operand(const u8 *bytes, u32 count, u32 *at, u32 *field, u8 *reg)
-{
-	u8 modrm, mode, base;
-	u32 displacement = 0;
+/* Bytes of ModRM, SIB and displacement by ModRM, and what else follows from it. */
+#define SIB 0x08
+#define DISTANCE 0x10
+#define BASES(other, sib, none) other, other, other, other, sib, none, other, other
+#define MODE(other, sib, none) \
+	BASES(other, sib, none), BASES(other, sib, none), BASES(other, sib, none), \
+	BASES(other, sib, none), BASES(other, sib, none), BASES(other, sib, none), \
+	BASES(other, sib, none), BASES(other, sib, none)
 
-	if (*at >= count)
-		return false;
-	modrm = bytes[(*at)++];
-	mode = modrm >> 6;
-	*reg = modrm >> 3 & 7;
-	base = modrm & 7;
-	if (mode == 3)
-		return true;
-	if (mode)
-		displacement = mode == 1 ? 1 : 4;
-	if (base == 4) {
-		if (*at >= count)
-			return false;
-		if (!mode && (bytes[*at] & 7) == 5)
-			displacement = 4;
-		(*at)++;
-	} else if (!mode && base == 5) {
-		*field = *at;
-		displacement = 4;
-	}
-	*at += displacement;
-	return true;
-}
+static const u8 operands[256] = {
+	MODE(1, 2 | SIB, 5 | DISTANCE), MODE(2, 3 | SIB, 2), MODE(5, 6 | SIB, 5), MODE(1, 1, 1)
+};
 
-/*
- * What follows @opcode, the last byte of which is put there; *@at is behind it, and behind the
- * whole opcode afterwards. -1 if the chunk ends before that is known.
- */
-static int kind_of(const u8 *bytes, u32 count, u8 *opcode, u32 *at)
+/* Bytes of immediate by the low bits of what follows, without and with the prefix. */
+static const u8 immediates[2][16] = {
+	{ 0, 1, 2, 3, 0, 4, 4, 4, 8, 1, 4 },
+	{ 0, 1, 2, 3, 0, 2, 2, 4, 8, 1, 2 },
+};
+
+/* What follows an opcode of several bytes, the first of which is before *@at. */
+static u8 escaped(const u8 *bytes, u8 *opcode, u32 *at)
 {
 	u32 start = *at;
-	u8 map;
+	u8 map = bytes[start] & 7;
 
 	switch (*opcode) {
 	case 0x0f:
-		if (start >= count)
-			return -1;
 		*opcode = bytes[start];
-		*at = start + 2;
-		if (*opcode == 0x38)
-			return MODRM;
-		if (*opcode == 0x3a)
-			return MODRM | 1;
 		*at = start + 1;
-		return map1[*opcode];
+		if (*opcode != 0x38 && *opcode != 0x3a)
+			return map1[*opcode];
+		*at = start + 2;
+		return *opcode == 0x38 ? MODRM : MODRM | 1;
 	/* VEX and EVEX: the map stands in the low bits of the second byte, or is map 1. */
 	case 0xc5:
+		map = 1;
 		*at = start + 2;
-		return start + 1 < count ? map1[bytes[start + 1]] : -1;
-	case 0xc4:
-	case 0x62:
-		if (start >= count)
-			return -1;
-		map = bytes[start] & 7;
+		break;
+	default:
 		*at = start + (*opcode == 0xc4 ? 3 : 4);
-		if (map == 1)
-			return *at - 1 < count ? map1[bytes[*at - 1]] : -1;
-		return map == 3 ? MODRM | 1 : MODRM;
 	}
-	return map0[*opcode];
+	if (map == 1)
+		return map1[bytes[*at - 1]];
+	return map == 3 ? MODRM | 1 : MODRM;
 }
 
-/* The instruction at @at; false when the chunk ends before its length is known. */
-static bool instruction_at(const u8 *bytes, u32 count, u32 at, struct instruction *found)
+/*
+ * The instruction at @at; false when the chunk ends before its length is known, for which bytes
+ * behind the end are read (RNL_FILTER_BEHIND).
+ */
+static __always_inline bool instruction_at(const u8 *bytes, u32 count, u32 at,
+					   struct instruction *found)
 {
-	bool is_short = false, is_wide = false;
-	u8 opcode, reg = 0;
-	u32 full, field = 0;
-	int kind;
+	u32 rex, known, has_modrm;
+	u8 opcode, kind, modrm, operand;
+	const u8 *immediate = immediates[0];
 
 	if (at >= count)
 		return false;
-	while (map0[opcode = bytes[at]] == PREFIX) {
-		is_short |= opcode == 0x66;
+	while (unlikely((kind = map0[opcode = bytes[at]]) == PREFIX)) {
+		if (opcode == 0x66)
+			immediate = immediates[1];
 		if (++at >= count)
 			return false;
 	}
-	if ((opcode & 0xf0) == 0x40) {
-		is_wide = opcode & 8;
-		if (++at >= count)
-			return false;
-		opcode = bytes[at];
-	}
-	at++;
-	kind = kind_of(bytes, count, &opcode, &at);
-	if (kind < 0 || (kind & MODRM && !operand(bytes, count, &at, &field, &reg)))
-		return false;
-	full = is_short ? 2 : 4;
-	switch (kind & IMMEDIATE_MASK) {
-	case FULL:
-		at += full;
-		break;
-	case WIDE:
-		at += is_wide ? 8 : full;
-		break;
-	case TARGET:
-		field = at;
+	/* Without branches as far as nobody could foretell them. */
+	rex = (opcode & 0xf0) == 0x40;
+	at += rex;
+	rex &= opcode >> 3;
+	opcode = bytes[at++];
+	kind = map0[opcode];
+	if (unlikely(kind == ESCAPE))
+		kind = escaped(bytes, &opcode, &at);
+	has_modrm = kind / MODRM & 1;
+	modrm = bytes[at];
+	operand = operands[modrm] & -has_modrm;
+	known = at + has_modrm + (operand / SIB & 1);
+	found->field = operand & DISTANCE ? at + 1 : kind == TARGET ? at : 0;
+	if (unlikely(operand & SIB && modrm < 0x40 && (bytes[at + 1] & 7) == 5))
 		at += 4;
-		break;
-	case TEST_BYTE:
-		at += reg < 2;
-		break;
-	case TEST_FULL:
-		at += reg < 2 ? full : 0;
-		break;
-	default:
-		at += kind & IMMEDIATE_MASK;
+	at += operand & 7;
+	if (unlikely(known > count))
+		return false;
+	kind &= ~MODRM;
+	at += immediate[kind & IMMEDIATE_MASK];
+	if (unlikely(kind & SPECIAL)) {
+		if (kind == WIDE && rex)
+			at += 8 - immediate[WIDE & IMMEDIATE_MASK];
+		else if (kind != WIDE && kind != TARGET && (modrm >> 3 & 7) >= 2)
+			at -= immediate[kind & IMMEDIATE_MASK];
 	}
-	found->field = field;
 	found->is_jump = kind == TARGET && opcode != CALL;
 	found->end = at;
 	return true;
@@ -272,7 +255,7 @@ static void undo_records(u32 stride, u8 *bytes, u32 count)
  * @position: where the chunk stands in its owner, a multiple of 256; its low 32 bits
  * @bytes: the chunk
  * @count: its bytes
- * @scratch: room for as many
+ * @scratch: room for as many and RNL_FILTER_BEHIND
  */
 void rnl_unfilter(u8 filter, u32 position, u8 *bytes, u32 count, u8 *scratch)
 {

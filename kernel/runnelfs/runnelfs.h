@@ -24,7 +24,7 @@ struct rnl_decoder {
 	struct list_head link;
 	/* Room for the stored bytes of the largest block, in whole sectors. */
 	void *stored;
-	/* Room for one chunk. */
+	/* Room for one chunk and RNL_FILTER_BEHIND. */
 	u8 *chunk;
 	void *zstd_workspace;
 	struct xz_dec *xz;
@@ -176,7 +176,8 @@ void rnl_codec_free(struct rnl_decoder *decoder);
 bool rnl_decode(struct rnl_decoder *decoder, u8 codec, const void *dictionary, const void *stored,
 		size_t stored_bytes, void *raw, size_t raw_bytes);
 
-/* filter.c */
+/* filter.c; so many bytes are read behind an instruction that a chunk cuts. */
+#define RNL_FILTER_BEHIND 16
 void rnl_unfilter(u8 filter, u32 position, u8 *bytes, u32 count, u8 *scratch);
 
 /* metadata.c */
