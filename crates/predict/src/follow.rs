@@ -99,16 +99,11 @@ impl Follow {
             let whole = reach / config.segment_pages * config.segment_pages;
             target = target.min(whole.max(segment_end(self.progress, 1, config)));
         }
-        self.order_to(target)
-    }
-
-    /// Orders so many pages after those ordered.
-    pub fn order_pages(&mut self, pages: u32) -> Option<Span> {
-        self.order_to(self.through.saturating_add(pages).min(self.action.len()))
-    }
-
-    fn order_to(&mut self, target: u32) -> Option<Span> {
-        (target > self.through).then(|| (std::mem::replace(&mut self.through, target), target))
+        if target <= self.through {
+            return None;
+        }
+        let from = std::mem::replace(&mut self.through, target);
+        Some((from, target))
     }
 
     /// Whether the run may come to `position` next, or was there.

@@ -1,9 +1,8 @@
 //! The steps of SYSFLOW. Positions below count from 1 as in the paper; segments have SEG_MAX pages.
 //!
-//! - The first page of a known action: match, position 1. The answer has two pages: the second page
-//!   of the action is pushed.
-//! - The second page, or the third, because the device may have the second by then: match; the rest
-//!   of the segment is pushed. Among actions with the same first page the second one decides.
+//! - The first page of a known action: match, position 1. Nothing is pushed yet.
+//! - The second page: match, position 2; the rest of the segment is pushed. Among actions with the
+//!   same first page the second one decides.
 //! - Position SEG_MAX-2 and the first page of each later segment: match; the next segment is
 //!   pushed. So each segment costs one round trip, and the program waits for none of it as long as
 //!   it touches a segment for longer than that.
@@ -38,10 +37,8 @@ impl ActionPredictor {
         match self.actions.best_start(page) {
             Some(action) => {
                 run.record_anew(vec![page]);
-                let mut follow = Follow::new(action, 0, 0);
-                let second = follow.order_pages(1);
-                run.state = State::Follow(follow);
-                second
+                run.state = State::Follow(Follow::new(action, 0, 0));
+                None
             }
             None => self.paper_search(run, None, vec![page]),
         }
@@ -84,24 +81,21 @@ impl ActionPredictor {
     /// The touch after a match at position 1.
     fn paper_second(&mut self, run: &mut Run, follow: Follow, page: PageId) -> (bool, Option<Span>) {
         let first = follow.action.pages[0];
-        // The action at hand may be of a revision that the index has no more, and its second page
-        // is on the device.
-        let own = (1..=2).find(|position| follow.action.pages.get(*position as usize) == Some(&page));
-        let cancel = own.is_none();
-        let own = own.map(|position| (Arc::clone(&follow.action), position));
-        let other = || self.actions.best_start_where(first, |action| action.pages.get(1) == Some(&page));
-        match own.or_else(|| other().map(|action| (action, 1))) {
-            Some((action, position)) => {
+        let fits = |action: &ActionPages| action.pages.get(1) == Some(&page);
+        // The action at hand may be of a revision that the index has no more.
+        let own = fits(&follow.action).then(|| Arc::clone(&follow.action));
+        match own.or_else(|| self.actions.best_start_where(first, fits)) {
+            Some(action) => {
                 self.counters.matches += 1;
-                let mut follow = Follow::new(action, position, 0);
+                let mut follow = Follow::new(action, 1, 0);
                 follow.confirmed = true;
                 let span = follow.order(0, &self.config);
                 run.state = State::Follow(follow);
-                (cancel, span)
+                (false, span)
             }
             None => {
                 self.counters.mismatches += 1;
-                (cancel, self.paper_search(run, Some(follow.action), vec![first, page]))
+                (false, self.paper_search(run, Some(follow.action), vec![first, page]))
             }
         }
     }
