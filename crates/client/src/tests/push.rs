@@ -8,8 +8,7 @@ use wire::{Notice, PieceForm, PushEncoding, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, is_pull};
 use super::fake_sink::FakeSink;
-use super::tree::Tree;
-use super::{open, plain, read_page};
+use super::{open, plain, read_page, tree::Tree};
 use crate::job::UNDIGESTED_BYTES_MAX;
 use crate::{Config, Session};
 
@@ -464,7 +463,7 @@ fn evicted_blocks_leave_their_untouched_pages_to_the_kernel() {
 fn a_file_that_the_kernel_does_not_know_takes_what_evicted_blocks_hold() {
     let rig = Rig::with(Config { cache_bytes: 128 << 10, stored_bytes: 0, ..plain() });
     rig.sink.forget(rig.tree.big(), false);
-    [0, 16, 32].into_iter().for_each(|index| _ = rig.read(index));
+    [0, 16, 32].into_iter().for_each(|index| rig.read(index));
     rig.sink.wait_stored(rig.page(15));
     assert_eq!(rig.session.counters().stores.looked_up, 1);
 }
