@@ -21,7 +21,7 @@ pub enum Size {
     /// What is compared before and after a change of the paths of pages: starts, first starts and
     /// single pages on a LAN. Minutes.
     Lan,
-    /// Everything: up to an hour.
+    /// Everything: more than an hour.
     Full,
     /// Data files, as in the SIO paper: some minutes.
     Sio,
@@ -56,7 +56,7 @@ pub struct Options {
     /// Starts, first starts and single pages on a LAN, beside NFS: some minutes after set-up
     #[arg(long)]
     pub lan: bool,
-    /// Everything: up to an hour after set-up
+    /// Everything: more than an hour after set-up
     #[arg(long)]
     pub full: bool,
     /// The cheapest rows only, to see that the lab works
