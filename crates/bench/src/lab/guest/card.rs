@@ -35,17 +35,19 @@ pub struct Kind {
     pub rate_megabytes: u64,
 }
 
-/// Kinds by their names in plans: a good card and a poor one.
-const KINDS: [(&str, Kind); 2] = [
+/// Kinds by their names in plans: a good card, a poor one, and a hard disk that seeks for each
+/// request.
+const KINDS: [(&str, Kind); 3] = [
     ("a", Kind { delay_nanos: 700_000, rate_megabytes: 25 }),
     ("b", Kind { delay_nanos: 2_000_000, rate_megabytes: 20 }),
+    ("disk", Kind { delay_nanos: 8_000_000, rate_megabytes: 150 }),
 ];
 
 impl Kind {
-    /// `a` or `b`.
+    /// `a`, `b` or `disk`.
     pub fn named(name: &str) -> anyhow::Result<Kind> {
         let found = KINDS.iter().find(|known| known.0 == name);
-        found.map(|known| known.1).with_context(|| format!("no card '{name}'; there are a and b"))
+        found.map(|known| known.1).with_context(|| format!("no card '{name}'; there are a, b and disk"))
     }
 }
 

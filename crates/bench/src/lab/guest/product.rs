@@ -42,11 +42,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Share of a processor that is nothing: timers and the answer to the question whether it is done.
 const SETTLE_SHARE: f64 = 0.001;
 
-/// Where the card with the store is mounted.
+/// Where the card or disk with the store is mounted.
 const CARD: &str = "/mnt/card";
-
-/// Kind of that card.
-const CARD_KIND: &str = "a";
 
 /// How Runnel is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +55,13 @@ struct Mode {
     serve: &'static str,
     /// Options of `runnel mount`.
     mount: &'static str,
+    /// What the store lies on, as a kind of [`SlowCard`]: memory if there is none.
+    card: Option<&'static str>,
 }
+
+/// Modes of the experiment on caching begin so: the store is on a card, or on a hard disk.
+const ON_CARD: &str = "cache-";
+const ON_DISK: &str = "disk-";
 
 /// Option of a server that no longer learns.
 const FROZEN: &str = "--frozen";
@@ -77,7 +80,7 @@ const UPDATED: &str = "updated";
 const STARTS_OF_ONE: usize = 3;
 
 const fn mode(name: &'static str, store: &'static str, serve: &'static str, mount: &'static str) -> Mode {
-    Mode { name, store, serve, mount }
+    Mode { name, store, serve, mount, card: None }
 }
 
 const MODES: [Mode; 14] = [
@@ -101,11 +104,20 @@ impl Mode {
     fn named(name: &str) -> anyhow::Result<Mode> {
         // What was learned from one start of the same program, and from some of another one.
         let name = if name.starts_with(LEARNED_FROM) { "once" } else { name };
-        let found = MODES.into_iter().find(|mode| mode.name == name);
-        found.with_context(|| {
+        let on_disk = name.strip_prefix(ON_DISK).map(|provider| format!("{ON_CARD}{provider}"));
+        let listed = on_disk.as_deref().unwrap_or(name);
+        let found = MODES.into_iter().find(|mode| mode.name == listed);
+        let mut mode = found.with_context(|| {
             let known = MODES.map(|mode| mode.name).join(", ");
-            format!("runnel has no mode '{name}'; there are {known}, and {LEARNED_FROM}PROGRAM")
-        })
+            format!(
+                "runnel has no mode '{name}'; there are {known}, {LEARNED_FROM}PROGRAM, and {ON_DISK}X for \
+                 {ON_CARD}X with the store on a hard disk"
+            )
+        })?;
+        if listed.starts_with(ON_CARD) {
+            mode.card = Some(if on_disk.is_some() { "disk" } else { "a" });
+        }
+        Ok(mode)
     }
 
     /// True if the server learns from one start before anything is measured. Not only in the mode
@@ -119,11 +131,6 @@ impl Mode {
     /// all find the same.
     fn is_frozen(self) -> bool {
         words(self.serve).any(|word| word == FROZEN)
-    }
-
-    /// True if the store is on a slow card.
-    fn on_card(self) -> bool {
-        self.name.starts_with("cache-")
     }
 }
 
@@ -166,10 +173,8 @@ impl Runnel {
         let image = format!("{tree}.rnl");
         copy_store(&Path::new(CONTENT).join(self.mode.store), &store, &image)?;
         ensure!(store.join(&image).exists(), "the store '{}' has no {image}", self.mode.store);
-        if !self.mode.on_card() {
-            return Ok(store);
-        }
-        let card = SlowCard::filled(Kind::named(CARD_KIND)?, &store)?;
+        let Some(kind) = self.mode.card else { return Ok(store) };
+        let card = SlowCard::filled(Kind::named(kind)?, &store)?;
         Ok(PathBuf::from(self.card.insert(card.mounted(CARD)?).point))
     }
 
@@ -341,7 +346,7 @@ impl System for Runnel {
     }
 
     fn server_files(&self, _program: &Program) -> Vec<PathBuf> {
-        self.store.iter().filter(|_| !self.mode.on_card()).cloned().collect()
+        self.store.iter().filter(|_| self.mode.card.is_none()).cloned().collect()
     }
 
     fn unmount(&mut self) -> anyhow::Result<()> {
@@ -372,7 +377,11 @@ mod tests {
         for (mode, program) in [("of-perl", "python"), ("of-emacs", "perl"), ("updated", "perl")] {
             assert!(Runnel::new(mode, program).is_err(), "{mode} {program}");
         }
-        assert!(Mode::named("cache-nv")?.on_card() && !Mode::named("paper")?.on_card());
+        assert_eq!(["cache-nv", "disk-nv", "paper"].map(|name| Mode::named(name).ok().and_then(|mode| mode.card)), [
+            Some("a"),
+            Some("disk"),
+            None
+        ]);
         let error = Mode::named("twice").expect_err("no such mode").to_string();
         assert!(error.contains("io-pool-long"), "{error}");
         Ok(())

@@ -29,6 +29,13 @@ const CACHE_MODES: [Mode; 5] = [
     ("runnel:cache-bundle", "bundles", 0),
 ];
 
+/// The same with the store on a hard disk.
+const DISK_MODES: [Mode; 3] = [
+    ("runnel:disk-none", "none", 4),
+    ("runnel:disk-nv-async", "variance, async", 3),
+    ("runnel:disk-bundle", "bundles", 0),
+];
+
 /// An experiment and the value of its records that is compared.
 type Basis = (&'static str, &'static str);
 
@@ -59,7 +66,12 @@ pub fn io_path(measured: &Measured) -> Figure {
 
 /// Figure 7c.
 pub fn providers(measured: &Measured) -> Figure {
-    let (body, shares) = compared(measured, &CACHE_BASES, &CACHE_MODES, "runnel:cache-nv-async");
+    let (mut body, shares) = compared(measured, &CACHE_BASES, &CACHE_MODES, "runnel:cache-nv-async");
+    let (on_disk, _) = compared(measured, &CACHE_BASES, &DISK_MODES, "runnel:disk-nv-async");
+    if !on_disk.is_empty() {
+        body.push_str(&heading("With the store on a hard disk (8 ms for each request)"));
+        body.push_str(&on_disk);
+    }
     let (_, bundles) = compared(measured, &CACHE_BASES, &CACHE_MODES, "runnel:cache-bundle");
     let sentence = |name: &str, shares: &[(String, f64)]| {
         text::range(shares, text::percent).map_or(String::new(), |range| format!("{name}: {range} lower than none."))
