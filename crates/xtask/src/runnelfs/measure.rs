@@ -3,6 +3,7 @@
 //! instructions, so that the load of the host does not matter.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,11 +129,15 @@ pub(super) fn run(runnel: &Path, work: &Path, kernel: &Path, release: &str) -> a
     let started = machine(vec![plain], &initrd, "boot=measure rootfstype=ext4 runnel.touched=yes ro", false).run()?;
     write_trace(&started.console, &trace).context("which pages a start touches")?;
 
+    let unfiltered = [OsStr::new("--no-filter")];
+    let traced = [OsStr::new("--trace"), trace.as_os_str()];
     let mut images = Vec::new();
     for block in BLOCKS {
         images.push(squashfs(&system, kernel, block)?);
-        images.push(ours(runnel, &system, kernel, block, None)?);
-        images.push(ours(runnel, &system, kernel, block, Some(&trace))?);
+        let options = ["--bootable", "--small", "--level", LEVEL, "--block-size", block].map(OsStr::new);
+        for (variant, more) in [("", &[][..]), ("unfiltered", &unfiltered), ("traced", &traced)] {
+            images.push(ours(runnel, &system, kernel, block, variant, &[&options, more].concat())?);
+        }
     }
     let reading = kernel.join("reading.initramfs");
     fs::write(&reading, reader(&images, kernel, release)?)?;
@@ -198,14 +203,20 @@ fn write_trace(console: &str, to: &Path) -> anyhow::Result<()> {
     fs::write(to, writer.take()).with_context(|| to.display().to_string())
 }
 
-fn ours(runnel: &Path, system: &Path, to: &Path, block: &str, trace: Option<&Path>) -> anyhow::Result<Image> {
-    let traced = if trace.is_some() { ", traced" } else { "" };
-    let path = to.join(format!("measured-{block}{}.rnl", if trace.is_some() { "-traced" } else { "" }));
+/// An image of ours; `variant` says what is special about its `options`.
+fn ours(
+    runnel: &Path,
+    system: &Path,
+    to: &Path,
+    block: &str,
+    variant: &str,
+    options: &[&OsStr],
+) -> anyhow::Result<Image> {
+    let path = to.join(format!("measured-{block}{variant}.rnl"));
     let mut pack = Command::new(runnel);
-    pack.arg("pack").arg(system).args(["--bootable", "--small", "--level", LEVEL, "--block-size", block]);
-    pack.args(trace.iter().flat_map(|trace| ["--trace".as_ref(), trace.as_os_str()]));
-    watch::run(pack.args(["--force", "--no-sandbox", "-o"]).arg(&path))?;
-    finish(Image { name: format!("runnelfs {block}{traced}"), kind: "runnelfs", path })
+    pack.arg("pack").arg(system).args(options).args(["--force", "--no-sandbox", "-o"]).arg(&path);
+    watch::run(&mut pack)?;
+    finish(Image { name: format!("runnelfs {block} {variant}").trim_end().to_string(), kind: "runnelfs", path })
 }
 
 fn squashfs(system: &Path, to: &Path, block: &str) -> anyhow::Result<Image> {
