@@ -43,7 +43,7 @@ impl DecodedBlocks {
         let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
         let all = taken.load(Ordering::Relaxed) + bytes as u64;
         let has = file.as_ref().is_some_and(|kept| kept.places.contains_key(&block));
-        !has && all <= BYTES_MAX && has_room(store, all)
+        !has && all <= BYTES_MAX && has_room(store, 0, all)
     }
 
     /// A block of so many bytes, if it is there and in memory. Does not block.

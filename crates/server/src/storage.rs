@@ -8,22 +8,24 @@ use store::{Claim, Local, Sharing, Store};
 use crate::config::{Config, StoreAt};
 use crate::error::ServerError;
 use crate::log::Logger;
+use crate::upload::DISK_BYTES_LEFT;
 
 /// What can be made again, bundles and decoded blocks, takes this part at most of the room that the
-/// disk has left, each time.
+/// disk would have without it.
 const FREE_PART: u64 = 8;
 
-/// Bytes that are left free for what cannot be made again, such as what is learned.
-const FREE_BYTES: u64 = 64 << 20;
+/// Bytes that are left free for what cannot be made again: uploads, and what is learned.
+const FREE_BYTES: u64 = DISK_BYTES_LEFT + (64 << 20);
 
-/// Whether the store can take so many bytes more of what can be made again. Whoever may read can
-/// have that made, and must not fill the disk so.
-pub(crate) fn has_room(store: &dyn Store, bytes: u64) -> bool {
-    !store.is_read_only() && store.free_bytes().is_none_or(|free| fits(bytes, free))
+/// Whether the store can take so many bytes more of what can be made again, of which it has `held`
+/// bytes. Whoever may read can have that made, and must not fill the disk so.
+pub(crate) fn has_room(store: &dyn Store, held: u64, bytes: u64) -> bool {
+    !store.is_read_only() && store.free_bytes().is_none_or(|free| fits(held, bytes, free))
 }
 
-fn fits(bytes: u64, free: u64) -> bool {
-    bytes <= free / FREE_PART && bytes <= free.saturating_sub(FREE_BYTES)
+fn fits(held: u64, bytes: u64, free: u64) -> bool {
+    let all = held.saturating_add(bytes);
+    all <= free.saturating_add(held) / FREE_PART && bytes <= free.saturating_sub(FREE_BYTES)
 }
 
 /// An open store. A folder that this server writes is claimed, so that no other server writes it.
@@ -84,10 +86,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Local::open(folder.path()).unwrap();
         let free = store.free_bytes().unwrap();
-        assert!(!has_room(&store, free / 4), "of the disk");
-        assert!(has_room(&store::Memory::new(), free), "it does not know");
-        assert!(fits(100 << 20, 800 << 20) && !fits(101 << 20, 800 << 20));
-        // However small they are, they end before the disk is full.
-        assert!(fits(4096, FREE_BYTES + 4096) && !fits(4096, FREE_BYTES + 4095) && !fits(1, 0));
+        assert!(!has_room(&store, 0, free / 4), "of the disk");
+        assert!(has_room(&store::Memory::new(), 0, free), "it does not know");
+        assert!(fits(0, 100 << 20, 800 << 20) && !fits(0, 101 << 20, 800 << 20));
+        assert!(fits(90 << 20, 10 << 20, 710 << 20) && !fits(90 << 20, 11 << 20, 710 << 20), "all together");
+        // However small they are, they end before uploads are refused.
+        assert!(fits(0, 4096, FREE_BYTES + 4096) && !fits(0, 4096, FREE_BYTES + 4095) && !fits(0, 1, 0));
+        const { assert!(FREE_BYTES > DISK_BYTES_LEFT) };
     }
 }

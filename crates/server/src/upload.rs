@@ -47,6 +47,7 @@ use crate::storage::Storage;
 use arriving::{Arriving, Complete};
 use parked::Parked;
 use staged::Staged;
+pub(crate) use staged::DISK_BYTES_LEFT;
 
 /// Parts of an upload queued before its task: enough to keep it busy while the connection reads on.
 const QUEUE_MAX: usize = 4;

@@ -1,13 +1,13 @@
 //! Making a bundle.
 
 use codec::{Codec, StreamEncoder};
-use store::{Store, Upload};
+use store::{Listed, Store, Upload};
 use units::{PAGE_BYTES, PageId};
 use wire::{ErrorCode, PieceForm};
 use zerocopy::IntoBytes;
 
 use super::format::{self, Coded, Header, PAGES_MAX, PIECES_MAX, Piece};
-use super::{Recipe, body_offset, header_hash, key, piece_hash};
+use super::{FOLDER, Recipe, body_offset, header_hash, key, piece_hash};
 use crate::error::Failure;
 use crate::storage::has_room;
 
@@ -17,6 +17,20 @@ const RESTART_BYTES: usize = 1 << 20;
 
 /// Base-2 logarithm of the zstd window: matches never reach beyond a restart point.
 const WINDOW_LOG: u8 = RESTART_BYTES.ilog2() as u8;
+
+/// What all bundles of a store take, in bytes.
+pub(super) fn held_bytes(store: &dyn Store) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    for entry in store.list(FOLDER)? {
+        let Listed::Folder(image) = entry else { continue };
+        for entry in store.list(&image)? {
+            // One that was deleted meanwhile takes nothing.
+            let Listed::Object(key) = entry else { continue };
+            bytes += store.len(&key).unwrap_or(0);
+        }
+    }
+    Ok(bytes)
+}
 
 /// Appends the bytes of a page of the image.
 pub(crate) type PageReader<'a> = &'a dyn Fn(PageId, &mut Vec<u8>) -> Result<usize, Failure>;
@@ -35,7 +49,7 @@ pub(crate) fn build(
     }
     // Compressed twice, pages rarely take more than once.
     let copies = if recipe.forms.stored { 2 } else { 1 };
-    if !has_room(store, (recipe.pages.len() * PAGE_BYTES * copies) as u64) {
+    if !has_room(store, held_bytes(store)?, (recipe.pages.len() * PAGE_BYTES * copies) as u64) {
         return Err(Failure::new(ErrorCode::NoSpace, "the disk of the store has too little room left for it"));
     }
     let mut upload = store.create()?;

@@ -98,9 +98,12 @@ pub(crate) struct Fit {
     pub surplus: usize,
 }
 
+/// Where the bundles of all images lie in the store.
+const FOLDER: &str = "bundles";
+
 /// The folder of an image's bundles.
 pub(crate) fn folder(image: ImageId) -> String {
-    format!("bundles/{image}")
+    format!("{FOLDER}/{image}")
 }
 
 /// Where the bundle of an action lies in the store.

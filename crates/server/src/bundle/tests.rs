@@ -70,6 +70,8 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
     let store = Memory::new();
     assert!(open(&store, &recipe).unwrap().is_none());
     assert!(build(&store, &image, &recipe, &|| false).unwrap());
+    let bytes = store.len(&key(recipe.image, recipe.action)).unwrap();
+    assert_eq!((build::held_bytes(&store).unwrap(), bytes > 0), (bytes, true));
     let bundle = open(&store, &recipe).unwrap().unwrap();
     assert_eq!((bundle.window_log, bundle.piece_pages, bundle.restart_pieces, bundle.forms), (20, 32, 8, QUICK));
     assert_eq!(bundle.pages, recipe.pages, "a bundle says itself what it holds");

@@ -35,7 +35,7 @@ const DECODING_TIME_PER_MIB: Duration = Duration::from_secs(1);
 
 /// Bytes of the disk that uploads leave: what is learned, bundles and journals of volumes need some
 /// to go on.
-const DISK_BYTES_LEFT: u64 = 256 << 20;
+pub(crate) const DISK_BYTES_LEFT: u64 = 256 << 20;
 
 /// How often that is looked at, in bytes of an upload.
 const DISK_CHECK_BYTES: u64 = 16 << 20;
@@ -217,7 +217,12 @@ pub(super) fn check_disk(store: &dyn Store, bytes: u64) -> Result<(), Failure> {
     match store.free_bytes() {
         Some(free) if free < DISK_BYTES_LEFT.saturating_add(bytes) => Err(Failure::new(
             ErrorCode::NoSpace,
-            format!("the store has {} MiB left, too little to take uploads; free some space there", free >> 20),
+            format!(
+                "the disk of the store has {} MiB left, too little to take uploads: {} MiB must stay free; free some \
+                 space there",
+                free >> 20,
+                DISK_BYTES_LEFT >> 20
+            ),
         )),
         _ => Ok(()),
     }
