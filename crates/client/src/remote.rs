@@ -139,8 +139,10 @@ fn open_image(
     clock: Clock,
     begun: &mut Begun,
 ) -> Result<Opened, ClientError> {
+    let waited = config.connection.open_deadline;
+    let silent = || ConnectionError::NoAnswer { server: remote.server.clone(), waited };
     let server = || remote.server.clone();
-    let until = clock.now().after(config.connection.open_deadline);
+    let until = clock.now().after(waited);
     let ask = Request::Open { name: remote.image.to_string() };
     let request = connection.machine.request_until(clock.now(), ask, until).map_err(|why| connection.refused(why))?;
     let max = SUPERBLOCK_BYTES.saturating_add(config.limits.metadata_bytes_max);
@@ -152,12 +154,13 @@ fn open_image(
                 begun.take((image, offset, bytes), max, (clock.now(), received));
             }
             ClientEvent::Reply { request: found, reply } if found == request => break connection.accept(reply)?,
+            ClientEvent::Expired { request: found } if found == request => return Err(silent().into()),
             _ => {}
         }
     };
     let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = reply else {
         // The state machine lets no other answer through.
-        return Err(ConnectionError::NoAnswer { server: server(), waited: config.connection.open_deadline }.into());
+        return Err(silent().into());
     };
     if let ImageName::Id(expected) = remote.image
         && id != expected

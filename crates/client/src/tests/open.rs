@@ -14,7 +14,7 @@ use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{open, plain, read, with_open_deadline};
 use crate::{ClientError, Config, ReadError, Session, admin};
-use connection::Target;
+use connection::{ConnectionError, Target};
 
 fn refused(server: &FakeServer, image: &str, config: Config) -> ClientError {
     match Session::open(&Target::parse(&server.url(image)).unwrap(), config) {
@@ -166,6 +166,18 @@ fn a_server_that_says_nothing_is_given_up() {
     let url = format!("runnel://{}/app", listener.local_addr().unwrap());
     let config = with_open_deadline(50);
     assert!(Session::open(&Target::parse(&url).unwrap(), config).is_err());
+}
+
+#[test]
+fn a_server_that_greets_and_says_no_more_is_given_up_after_the_time_that_is_said() {
+    let server = FakeServer::start(&Arc::new(Tree::plain()));
+    server.policy(|_, _, event| matches!(event, ServerEvent::Request { .. }));
+    let config = with_open_deadline(50);
+    let expected = config.connection.open_deadline;
+    let ClientError::Connection(ConnectionError::NoAnswer { waited, .. }) = refused(&server, "app", config) else {
+        panic!("another error")
+    };
+    assert_eq!(waited, expected);
 }
 
 #[test]
