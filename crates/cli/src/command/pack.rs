@@ -390,8 +390,12 @@ pub fn is_image(path: &Path) -> bool {
         && magic == image::format::MAGIC
 }
 
-/// Refuses to replace a file that is no image, which can only be a slip of the fingers.
-pub fn check_output(path: &Path, force: bool) -> anyhow::Result<()> {
+/// Refuses to replace a file that is no image, which can only be a slip of the fingers, and `-`.
+fn check_output(path: &Path, force: bool) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        // Its first block is written last.
+        return Err(failure::usage("an image cannot be written to a pipe; give a file (./- for one of that name)"));
+    }
     let holds_something = path.metadata().is_ok_and(|about| about.is_file() && about.len() > 0);
     if !force && holds_something && !is_image(path) {
         return Err(failure::usage(format!(

@@ -147,6 +147,7 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
         (&["serve", image], 2, &format!("hint: `runnel serve {}`", folder.path().display())),
         (&["serve", text], 2, "is no folder, and serve takes the folder of a store"),
         (&["pack", image, "-o", "new.rnl"], 2, "is an image already\nhint: `runnel push"),
+        (&["pack", tree, "-o", "-"], 2, "an image cannot be written to a pipe"),
         (&["pack", tree, "-o", &output], 4, &format!("cannot write {output}: the folder {absent} does not exist")),
         (&["push", tree, "runnel://h/app"], 2, &format!("hint: `runnel pack {tree} -o app.rnl`")),
         (&["status", tree], 4, "is not a runnel mount\nhint: `runnel status` lists the mounts"),
