@@ -54,6 +54,9 @@ pub struct Config {
     pub lookahead_found: u32,
     /// Most segments ahead (streaming): 64 x 128 KiB = 8 MiB.
     pub lookahead_max: u32,
+    /// Most segments ahead in an audit (streaming): 2 MiB. A device holds 3 MiB of an audit back.
+    /// What comes on top counts as touched when it comes, which is not the order of the program.
+    pub lookahead_audit: u32,
     /// Part of what a run was pushed (percent) that may be in vain if it turns out to be of another
     /// action that begins alike (streaming).
     pub waste_percent: u32,
@@ -88,6 +91,7 @@ impl Default for Config {
             lookahead_first: 8,
             lookahead_found: 1,
             lookahead_max: 64,
+            lookahead_audit: 16,
             waste_percent: 15,
             miss_limit: 8,
             narrow_misses: 2,

@@ -53,6 +53,8 @@ pub(crate) struct Follow {
     /// This run does not speak for the action: it was left before its half, or it took over in the
     /// middle of another variant of the same first page, which is the one to begin with.
     pub uncredited: bool,
+    /// The run is an audit: no more is pushed ahead than the device can hold back.
+    pub audited: bool,
     /// The current sequence has begun: pages were ordered.
     pub begun: bool,
     /// A touch after the one that matched lay in the action.
@@ -78,6 +80,7 @@ impl Follow {
             places: Vec::new(),
             found: false,
             uncredited: false,
+            audited: false,
             begun: false,
             confirmed: false,
             hits: 0,
@@ -90,7 +93,8 @@ impl Follow {
     /// Where siblings part, what only this one has may be in vain: of that no more is ordered than
     /// the part of what was touched that may be wasted.
     pub fn order(&mut self, ahead: u32, config: &Config) -> Option<Span> {
-        let mut target = segment_end(self.progress, ahead, config).min(self.action.len());
+        let ahead_max = if self.audited { config.lookahead_audit.max(1) } else { u32::MAX };
+        let mut target = segment_end(self.progress, ahead.min(ahead_max), config).min(self.action.len());
         let touched = self.progress.saturating_sub(self.start);
         let unsure = u64::from(touched) * u64::from(config.waste_percent) / 100;
         let reach = self.siblings.reach(&self.action, self.progress, unsure as u32, target);
@@ -171,7 +175,7 @@ impl Follow {
         let (action, siblings) = self.siblings.turn(sibling, self.action, self.progress);
         let extras = self.extras.into_iter().filter(|extra| action.position(extra.page).is_none()).collect();
         let follow = Follow::new(action, position, self.lookahead.min(config.lookahead_first));
-        Follow { siblings, extras, hits: self.hits + 1, confirmed: true, ..follow }
+        Follow { siblings, extras, hits: self.hits + 1, confirmed: true, audited: self.audited, ..follow }
     }
 
     /// A touch at `position` in paper mode, at or before the end of the pushed pages: the next

@@ -99,6 +99,7 @@ impl ActionPredictor {
         if !goes_on {
             run.record_anew(if run.audited { touched } else { Vec::new() });
         }
+        follow.audited = run.audited;
         let span = follow.order(follow.lookahead, &self.config);
         run.state = State::Follow(follow);
         span
@@ -111,6 +112,7 @@ impl ActionPredictor {
         if !run.audited {
             run.record_anew(Vec::new());
         }
+        follow.audited = run.audited;
         let span = follow.order(lookahead, &self.config);
         run.state = State::Follow(follow);
         span
@@ -144,6 +146,7 @@ impl ActionPredictor {
             (false, follow.stream(position, &self.config))
         } else if follow.is_near_place(position, &self.config) {
             self.audit_rest(run, &follow);
+            follow.audited = run.audited;
             follow.stray(position, &self.config);
             (true, follow.order(follow.lookahead, &self.config))
         } else {
@@ -364,6 +367,7 @@ impl ActionPredictor {
         follow.begun = false;
         follow.misses.clear();
         follow.confirmed = true;
+        follow.audited = run.audited;
         let span = follow.order(follow.lookahead, &self.config);
         run.state = State::Follow(follow);
         span

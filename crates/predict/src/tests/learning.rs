@@ -72,6 +72,21 @@ fn streaming_waits_less_than_the_paper_and_the_paper_less_than_the_baselines() {
 }
 
 #[test]
+fn an_audit_is_pushed_no_further_ahead_than_a_device_holds_back() {
+    let furthest = |audits: Audits| {
+        let whole: Vec<u32> = (0..5000).collect();
+        let mut predictor = knowing(Config { audits, ..Config::default() }, &[&whole]);
+        let through = |number: u32| Some((number, predictor.touch(Token(1), page(number), Moment(1)).push?.through));
+        let orders: Vec<(u32, u32)> = (0..5000).filter_map(through).collect();
+        assert_eq!(orders.last().map(|order| order.1), Some(5000));
+        orders.into_iter().map(|(number, through)| through - number).max()
+    };
+    let pages = |segments: u32| Some((segments + 1) * units::SEGMENT_PAGES_MAX as u32);
+    assert_eq!(furthest(Audits { first: 1, every: 0 }), pages(Config::default().lookahead_audit));
+    assert_eq!(furthest(Audits::NONE), pages(Config::default().lookahead_max));
+}
+
+#[test]
 fn a_changed_program_is_followed_within_a_few_audits() {
     // The same program (its first page stays), of which half the libraries change.
     let changed = |run: u64| {
