@@ -257,7 +257,7 @@ impl ActionPredictor {
         let mut changed = false;
         for group in others {
             let pages: Vec<PageId> = group.iter().map(|extra| extra.page).collect();
-            changed |= self.close_construct(&pages, false).1;
+            changed |= self.close_construct(&pages).1;
         }
         let change = self.learn(|set, merge| set.extend(id, &own.concat(), merge));
         (Some(id), changed | (change.outcome != Outcome::Nothing))
@@ -271,15 +271,12 @@ impl ActionPredictor {
     }
 
     /// Makes an action of pages recorded while constructing, if they are enough.
-    fn close_construct(&mut self, pages: &[PageId], exact: bool) -> (Option<ActionId>, bool) {
+    fn close_construct(&mut self, pages: &[PageId]) -> (Option<ActionId>, bool) {
         if self.config.frozen || pages.len() < self.config.construct_pages_min as usize {
             return (None, false);
         }
-        let change = self.learn(|set, merge| match exact {
-            true => set.learn(pages, merge),
-            false => set.learn_partial(pages, merge),
-        });
-        if let (Outcome::Refined(_) | Outcome::Extended(_), Some(id)) = (change.outcome, change.action) {
+        let change = self.learn(|set, merge| set.learn_partial(pages, merge));
+        if let Some(id) = change.action.filter(|_| change.outcome != Outcome::Created) {
             self.actions.note(|set| set.credit(id));
         }
         (change.action, change.outcome != Outcome::Nothing)
@@ -306,7 +303,7 @@ impl ActionPredictor {
         let last = match run.state {
             State::New => (None, false),
             State::Follow(follow) => self.close_follow(follow),
-            State::Construct { .. } => self.close_construct(&run.recorded, !run.pushed),
+            State::Construct { .. } => self.close_construct(&run.recorded),
         };
         Ended { token, action: last.0.or(left.0), changed: last.1 | left.1 }
     }

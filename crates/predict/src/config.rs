@@ -114,4 +114,10 @@ impl Audits {
         let later = self.every != 0 && push > self.first && (push - self.first).is_multiple_of(self.every);
         self.first != 0 && (push == self.first || later)
     }
+
+    /// Whether the `push`-th push comes before the first audit. It is an audit all the same if the
+    /// action may lack pages, which are best found at once.
+    pub fn precede(self, push: u64) -> bool {
+        push < self.first
+    }
 }

@@ -23,7 +23,8 @@ pub struct Action {
     pub score: u32,
     /// The set's use counter at its last use: the larger, the more recent.
     pub last_used: u64,
-    /// Exact runs merged into it.
+    /// Exact runs merged into it. 0: the runs that taught it may have touched pages unseen
+    /// ([`Action::may_lack_pages`]).
     pub runs: u32,
     /// The last exact run changed little, so its pages are worth a bundle.
     pub stable: bool,
@@ -47,6 +48,13 @@ pub struct PageMark {
 impl Action {
     /// What one use adds to the score.
     pub const SCORE_USE: u32 = 1 << 16;
+
+    /// Whether it was taught by runs of which not every touch was seen. A device fetches blocks,
+    /// and uses what the kernel has of them without a word; pushed pages hide more. So it may have
+    /// holes, and a run that has more pages may still be one of it.
+    pub fn may_lack_pages(&self) -> bool {
+        self.runs == 0
+    }
 
     /// Segments of 32 pages; the last one may be shorter.
     pub fn segments(&self) -> u32 {

@@ -58,7 +58,7 @@ impl ActionSet {
             }
             self.clock += 1;
             let last_used = self.clock;
-            let taken = self.insert(pages);
+            let taken = self.insert(pages, action.runs.min(1));
             (taken.uses, taken.score, taken.last_used) = (1, action.score / 2, last_used);
             adopted += 1;
         }

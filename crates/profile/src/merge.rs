@@ -80,16 +80,37 @@ const OWN_PERCENT_MAX: usize = 15;
 /// is not always loaded is less.
 const OWN_END_PERCENT_MAX: usize = 5;
 
+/// A page so close to one that was touched came in the same block, of 64 KiB by default, and may
+/// have been used unseen.
+const NEAR_PAGES: u32 = 16;
+
 /// How much of an action and a run with the same first page is the same ([`overlap_percent`]), if
 /// the run is one of the action: they overlap by at least `percent_min`, and neither goes another
 /// way. Runs that begin alike and then part are siblings, of which each is pushed what it needs.
 /// Pages that runs with hidden touches added to the action are no way of its own: they lie together
-/// where the touches were hidden.
+/// where the touches were hidden. Nor are pages that the action may lack only because nobody saw
+/// them touched.
 pub(crate) fn likeness(action: &Action, run: &[PageId], percent_min: u32) -> Option<u32> {
-    let percent = overlap_percent(&action.pages, run);
+    let told = if action.may_lack_pages() { &told_apart(action, run)[..] } else { run };
+    let percent = overlap_percent(&action.pages, told);
     let seen = action.pages.iter().zip(&action.marks).filter(|(_, mark)| !mark.extra).map(|(page, _)| *page);
-    let is_alike = || !parts(run, &action.pages) && !parts(&seen.collect::<Vec<_>>(), run);
+    let is_alike = || !parts(told, &action.pages) && !parts(&seen.collect::<Vec<_>>(), run);
     (percent >= percent_min && is_alike()).then_some(percent)
+}
+
+/// The run without the pages that the action lacks and that lie close to one it has.
+fn told_apart(action: &Action, run: &[PageId]) -> Vec<PageId> {
+    let mut known = action.pages.clone();
+    known.sort_unstable();
+    let is_told = |page: &&PageId| match known.binary_search(page) {
+        Ok(_) => true,
+        Err(at) => {
+            let is_near = |other: &PageId| other.inode == page.inode && other.index.abs_diff(page.index) <= NEAR_PAGES;
+            let beside = &known[at.saturating_sub(1)..known.len().min(at + 1)];
+            !beside.iter().any(is_near)
+        }
+    };
+    run.iter().filter(is_told).copied().collect()
 }
 
 /// Whether too much of a run lies in segments of its own. Less is enough if half of what follows
@@ -211,6 +232,23 @@ mod tests {
                 let found: Vec<&[PageId]> = set.iter().map(|action| &action.pages[..]).collect();
                 assert_eq!(found, [&order[0][..], &order[1][..]]);
             }
+        }
+    }
+
+    #[test]
+    fn what_lies_beside_the_pages_of_a_first_run_may_have_been_used_unseen() {
+        // The blocks of the first pages came, and most pages of the later ones were in the kernel.
+        let seen = |page: &u32| *page < 600 || *page % 24 == 0;
+        let first = pages(1, (0..1000).filter(seen));
+        let other = [pages(1, 0..200), pages(1, 400..1000), pages(1, 200..400)].concat();
+        let module = [pages(1, 0..600), pages(2, 0..300), pages(1, 600..1000)].concat();
+        let whole = pages(1, 0..1000);
+        for (run, learned_pages, actions) in [(&whole, &whole, 1), (&other, &whole, 1), (&module, &module, 2)] {
+            let (mut set, config) = (ActionSet::new(ImageId([3; 32])), MergeConfig::default());
+            let id = set.learn_partial(&first, &config).action.unwrap();
+            let learned = set.learn(run, &config).action.unwrap();
+            assert_eq!((set.len(), &set.get(learned).unwrap().pages), (actions, learned_pages));
+            assert_eq!(set.get(id).unwrap().may_lack_pages(), id != learned);
         }
     }
 

@@ -226,7 +226,7 @@ impl ActionSet {
                 Change { outcome, action: Some(id), removed: self.make_room(config, id) }
             }
             _ if run.is_empty() => Change::NOTHING,
-            _ => self.create(run, config),
+            _ => self.create(run, 1, config),
         }
     }
 
@@ -247,13 +247,14 @@ impl ActionSet {
             self.variants(*first).into_iter().all(|action| !may_be_of(action, hidden))
         };
         match (run.first(), hidden) {
-            (Some(first), Some(hidden)) if is_new(first, hidden) => self.create(run, config),
+            (Some(first), Some(hidden)) if is_new(first, hidden) => self.create(run, 0, config),
             _ => Change::NOTHING,
         }
     }
 
-    /// Learns a run of which pushes may have hidden touches: adds its pages to the action that
-    /// starts with the same page and overlaps it enough, or adds a variant. Never removes a page.
+    /// Learns a run of which not every touch may have been seen, because of pushes, or of blocks
+    /// that brought more than a page: adds its pages to the action that starts with the same page
+    /// and overlaps it enough, or adds a variant. Never removes a page.
     pub fn learn_partial(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
         match self.nearest(&run, config) {
@@ -271,7 +272,7 @@ impl ActionSet {
                 self.extend(id, &extras, config)
             }
             _ if run.is_empty() => Change::NOTHING,
-            _ => self.create(run, config),
+            _ => self.create(run, 0, config),
         }
     }
 
@@ -295,7 +296,8 @@ impl ActionSet {
         alike.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
     }
 
-    fn create(&mut self, pages: Vec<PageId>, config: &MergeConfig) -> Change {
+    /// Adds an action that was taught by so many exact runs, or by one that was not.
+    fn create(&mut self, pages: Vec<PageId>, runs: u32, config: &MergeConfig) -> Change {
         let mut removed = Vec::new();
         let variants = self.variants(pages[0]);
         // The worst guesses of this first page make room.
@@ -305,14 +307,14 @@ impl ActionSet {
         for id in &removed {
             self.actions.remove(id);
         }
-        let id = self.insert(pages).id;
+        let id = self.insert(pages, runs).id;
         self.credit(id);
         removed.extend(self.make_room(config, id));
         Change { outcome: Outcome::Created, action: Some(id), removed }
     }
 
     /// Adds an action of one run that nobody used.
-    pub(crate) fn insert(&mut self, pages: Vec<PageId>) -> &mut Action {
+    pub(crate) fn insert(&mut self, pages: Vec<PageId>, runs: u32) -> &mut Action {
         let id = ActionId(self.next_id);
         self.next_id += 1;
         let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
@@ -323,7 +325,7 @@ impl ActionSet {
             pushes: 0,
             score: 0,
             last_used: 0,
-            runs: 1,
+            runs,
             stable: false,
             pages,
             marks,

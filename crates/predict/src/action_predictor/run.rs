@@ -47,6 +47,7 @@ pub(super) struct Run {
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::large_enum_variant, reason = "a run is in the large one most of its time")]
 pub(super) enum State {
     /// Before the first touch.
     #[default]

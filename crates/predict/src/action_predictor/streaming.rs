@@ -31,6 +31,7 @@
 
 use std::sync::Arc;
 
+use profile::Action;
 use units::PageId;
 
 use super::run::{Run, State};
@@ -92,7 +93,9 @@ impl ActionPredictor {
         let goes_on = run.audited && !run.recorded.is_empty();
         if !run.pushed {
             let push = self.actions.note(|set| set.count_push(follow.action.id));
-            let audited = run.audited || self.config.audits.include(push);
+            let may_lack = self.action(follow.action.id).is_some_and(Action::may_lack_pages);
+            let audited =
+                run.audited || self.config.audits.include(push) || may_lack && self.config.audits.precede(push);
             self.counters.audits += u64::from(audited && !run.audited);
             run.audited = audited;
         }
@@ -325,7 +328,7 @@ impl ActionPredictor {
             if run.audited {
                 run.recorded.extend(&since);
             } else {
-                self.close_construct(&run.recorded, !run.pushed);
+                self.close_construct(&run.recorded);
             }
             return (false, self.start(run, action, since));
         }
@@ -353,7 +356,7 @@ impl ActionPredictor {
             let own: Vec<PageId> =
                 recorded.into_iter().filter(|page| follow.action.position(*page).is_none()).collect();
             if own.len() as u32 > self.config.segment_pages {
-                self.close_construct(&own, false);
+                self.close_construct(&own);
             } else {
                 own.into_iter().for_each(|page| follow.miss(page));
             }

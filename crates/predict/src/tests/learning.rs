@@ -72,6 +72,25 @@ fn streaming_waits_less_than_the_paper_and_the_paper_less_than_the_baselines() {
 }
 
 #[test]
+fn a_first_start_with_hidden_touches_is_completed_by_the_next_one() {
+    let mut predictor = ActionPredictor::new(IMAGE, Config::default());
+    let mut start = |pages: &[u32]| {
+        let touch = |number: &u32| predictor.touch(Token(1), page(*number), Moment(1)).push;
+        let audits: Vec<bool> = pages.iter().filter_map(touch).map(|order| order.audit).collect();
+        predictor.end(Token(1), Moment(1));
+        let learned: Vec<String> = predictor.actions().iter().map(|action| ranges(&action.pages)).collect();
+        (audits.is_empty(), audits.into_iter().all(|audit| audit), learned)
+    };
+    // From page 600 on the kernel has most pages before they are touched.
+    let whole: Vec<u32> = (0..1000).collect();
+    let seen: Vec<u32> = (0..1000).filter(|number| *number < 600 || number % 24 == 0).collect();
+    assert!(start(&seen).0);
+    let expected = (false, true, vec![" 0..999".to_string()]);
+    assert_eq!([start(&whole), start(&whole)], [expected.clone(), expected.clone()]);
+    assert_eq!(start(&whole), (false, false, expected.2));
+}
+
+#[test]
 fn an_audit_is_pushed_no_further_ahead_than_a_device_holds_back() {
     let furthest = |audits: Audits| {
         let whole: Vec<u32> = (0..5000).collect();

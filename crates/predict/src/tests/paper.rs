@@ -218,7 +218,7 @@ fn two_first_runs_at_once_make_one_action() {
          b 8 -> construct
          b 9 -> construct
          a end -> action 1 changed
-         b end -> action 1 changed",
+         b end -> action 1",
     );
     assert_eq!(predictor.actions().len(), 1);
 }

@@ -194,7 +194,9 @@ fn a_program_that_skips_much_of_its_action_is_pushed_the_rest_from_the_bundle() 
 #[test]
 fn whole_pieces_that_the_device_has_are_left_out() {
     let bytes = image(24);
-    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.predict.lookahead_first = 64);
+    let (rig, _) = Rig::with_image(&bytes, |config| {
+        (config.learning.predict.lookahead_first, config.learning.predict.lookahead_audit) = (64, 64);
+    });
     let all = program(&bytes, 5, 640);
     learn(&rig, &all);
     let mut client = Client::connect(rig.address, 2);
