@@ -54,8 +54,9 @@ enum rnl_filter {
 	RNL_FILTER_DEFLATE
 };
 
-/* Filter of a section: its decoded bytes are columns of records. */
+/* Filters of a section: its decoded bytes are columns of records, or of their differences. */
 #define RNL_COLUMNS 1
+#define RNL_DIFFERENCES 2
 
 #define RNL_HOLE 0xffffffffU
 #define RNL_NO_ENTRY 0xffffffffU

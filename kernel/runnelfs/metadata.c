@@ -72,7 +72,7 @@ static int check_section(struct fs_context *fc, const struct rnl_disk_section *s
 	}
 	if (section->flags & RNL_SECTION_OPTIONAL)
 		return rnl_bad(fc, "the optional flag of section", kind);
-	if (section->filter > (record_bytes[kind] ? RNL_COLUMNS : 0))
+	if (section->filter > (record_bytes[kind] ? rnl_last_filter(kind) : 0))
 		return too_new(fc, "section filter", section->filter);
 	if (section->codec >= RNL_CODECS)
 		return too_new(fc, "section codec", section->codec);
@@ -241,18 +241,6 @@ static int check_super(struct fs_context *fc, struct rnl_info *info, struct rnl_
 	return check_counts(fc, super, found);
 }
 
-/* Makes records of columns. */
-static void *from_columns(const u8 *columns, u32 width, u32 count)
-{
-	u8 *records = kvmalloc(max_t(size_t, (size_t)width * count, 1), GFP_KERNEL);
-	u32 i, column;
-
-	for (column = 0; records && column < width; column++)
-		for (i = 0; i < count; i++)
-			records[(size_t)i * width + column] = *columns++;
-	return records;
-}
-
 /* Reads, verifies and decodes a section into info->section. */
 static int load_section(struct fs_context *fc, struct super_block *sb, struct rnl_decoder *decoder,
 			const struct rnl_disk_section *section, u32 features)
@@ -292,9 +280,9 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 		error = bad_bytes(fc, "the compression", kind);
 		goto out;
 	}
-	if (section->filter == RNL_COLUMNS) {
+	if (section->filter) {
 		u32 width = record_bytes_of(kind, features);
-		void *records = from_columns(raw, width, raw_bytes / width);
+		void *records = rnl_records(kind, section->filter, raw, width, raw_bytes / width);
 
 		kvfree(raw);
 		raw = records;

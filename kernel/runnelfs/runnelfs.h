@@ -184,6 +184,10 @@ void rnl_unfilter(u8 filter, u32 position, u8 *bytes, u32 count, u8 *scratch);
 int rnl_load(struct fs_context *fc, struct super_block *sb);
 void rnl_unload(struct rnl_info *info);
 
+/* records.c */
+u32 rnl_last_filter(u32 kind);
+void *rnl_records(u32 kind, u8 filter, const u8 *columns, u32 width, u32 count);
+
 /* check.c, check_data.c */
 int rnl_bad(struct fs_context *fc, const char *what, u32 index);
 int rnl_check_tree(struct fs_context *fc, struct rnl_info *info);

@@ -71,8 +71,12 @@ fn dump_superblock(metadata: &Metadata, out: &mut dyn Write) -> Result {
         write!(out, "section {} {name} {codec} offset {}", section.kind, section.offset)?;
         write!(out, " stored {} raw {} blake3 ", section.stored_bytes, section.raw_bytes)?;
         hex(&section.hash, out)?;
-        let columns = if section.filter == format::FILTER_COLUMNS { " columns" } else { "" };
-        writeln!(out, "{columns}{}", if section.optional { " optional" } else { "" })?;
+        let filter = match section.filter {
+            format::FILTER_COLUMNS => " columns",
+            format::FILTER_DIFFERENCES => " differences",
+            _ => "",
+        };
+        writeln!(out, "{filter}{}", if section.optional { " optional" } else { "" })?;
     }
     Ok(())
 }

@@ -122,6 +122,9 @@ pub const FILTER_NONE: u8 = 0;
 /// record, then the second byte of every record, and so on. Like bytes stand together, which
 /// compresses better. Only for sections of records.
 pub const FILTER_COLUMNS: u8 = 1;
+/// `Section::filter`: columns, and numbers that mostly grow from record to record are differences
+/// to the record before, which are small and repeat. Only for inodes, entries, extents and chunks.
+pub const FILTER_DIFFERENCES: u8 = 2;
 
 /// `Block::filter`: what the codec decodes to is an expansion, from which the bytes of the block
 /// are made.
@@ -216,7 +219,7 @@ pub struct Section {
     pub codec: u8,
     /// [`SECTION_OPTIONAL`] or 0.
     pub flags: u8,
-    /// [`FILTER_NONE`] or [`FILTER_COLUMNS`].
+    /// [`FILTER_NONE`], [`FILTER_COLUMNS`] or [`FILTER_DIFFERENCES`].
     pub filter: u8,
     /// Zero.
     pub reserved: u8,

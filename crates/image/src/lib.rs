@@ -27,6 +27,7 @@ mod chunk;
 mod chunk_hashes;
 mod data;
 mod dictionary;
+mod differences;
 mod directory;
 mod dump;
 mod error;

@@ -1,7 +1,7 @@
 //! Sections of the metadata region: their names, and reading one with its hash checked before it is
 //! decoded.
 
-use crate::{Codec, ImageError, ReadAt, format};
+use crate::{Codec, ImageError, ReadAt, differences, format};
 
 /// One entry of the section table, in native integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +114,20 @@ pub(crate) fn decode(section: &SectionReport, stored: &[u8]) -> Result<Box<[u8]>
     })?;
     match (section.filter, section.record_bytes) {
         (format::FILTER_NONE, _) => Ok(raw.into_boxed_slice()),
-        (format::FILTER_COLUMNS, Some(width)) if raw.len() % width == 0 => Ok(from_columns(&raw, width)),
+        (filter, Some(width)) if filter <= last_filter(section.kind) && raw.len() % width == 0 => {
+            let mut records = from_columns(&raw, width);
+            if filter == format::FILTER_DIFFERENCES {
+                differences::undo(section.kind, width, &mut records);
+            }
+            Ok(records)
+        }
         _ => Err(unknown_filter(section.filter)),
     }
+}
+
+/// The last filter that a section of records of this kind may have.
+pub(crate) fn last_filter(kind: u32) -> u8 {
+    if differences::has(kind) { format::FILTER_DIFFERENCES } else { format::FILTER_COLUMNS }
 }
 
 /// Records from their columns; `columns` holds a whole number of records of `width` bytes.
@@ -138,7 +149,7 @@ pub(crate) fn to_columns(records: &[u8], width: usize) -> Vec<u8> {
 }
 
 pub(crate) fn unknown_filter(number: u8) -> ImageError {
-    ImageError::NeedsNewer { what: "filter", found: number.into(), known: format::FILTER_COLUMNS.into() }
+    ImageError::NeedsNewer { what: "filter", found: number.into(), known: format::FILTER_DIFFERENCES.into() }
 }
 
 pub(crate) fn unknown_codec(number: u8) -> ImageError {

@@ -1,7 +1,7 @@
 //! The superblock: parses it and checks all that can be checked without the sections.
 
 use crate::block_hashes::BlockHashes;
-use crate::section::{decode, read_stored, record_bytes, unknown_codec, unknown_filter};
+use crate::section::{decode, last_filter, read_stored, record_bytes, unknown_codec, unknown_filter};
 use crate::{Codec, ImageError, Limits, ReadAt, SectionReport, block_hashes, format, limits, section_name};
 use std::ops::Range;
 use units::ImageId;
@@ -413,7 +413,7 @@ fn check_section_flags(
     if section.optional {
         return Err(corrupt(at + 5, "the flags of a required section", 0, flags.into()));
     }
-    let filters = if section.record_bytes.is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
+    let filters = if section.record_bytes.is_some() { last_filter(section.kind) } else { format::FILTER_NONE };
     if section.filter > filters {
         return Err(unknown_filter(section.filter));
     }

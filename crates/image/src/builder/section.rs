@@ -5,7 +5,7 @@ use super::{Builder, BuilderParams, Built};
 use crate::format::{BlockAndHash, BlockSizes};
 use crate::section::{record_bytes, to_columns};
 use crate::superblock::check_hash;
-use crate::{Codec, ImageError, Metadata, ReadAt, dictionary, format};
+use crate::{Codec, ImageError, Metadata, ReadAt, dictionary, differences, format};
 use std::io;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -99,12 +99,23 @@ impl Region {
         let offset = self.start + self.metadata.len() as u64;
         // Hashes are noise in any order; all other records have columns of like bytes.
         let width = record_bytes(kind, self.features).filter(|_| kind != format::SECTION_CHUNK_HASHES);
-        let columns = width.map(|width| to_columns(raw, width));
-        let mut packed = Vec::new();
-        let unpacked = columns.as_deref().unwrap_or(raw);
-        codec::encode(params.metadata_codec, params.metadata_level, unpacked, &mut packed)
-            .map_err(|source| ImageError::SectionCodec { section: crate::section_name(kind), offset, source })?;
-        let filter = if columns.is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
+        let encode = |unpacked: &[u8]| -> Result<Vec<u8>, ImageError> {
+            let mut packed = Vec::new();
+            codec::encode(params.metadata_codec, params.metadata_level, unpacked, &mut packed)
+                .map_err(|source| ImageError::SectionCodec { section: crate::section_name(kind), offset, source })?;
+            Ok(packed)
+        };
+        let (mut filter, mut packed) = match width {
+            None => (format::FILTER_NONE, encode(raw)?),
+            Some(width) => (format::FILTER_COLUMNS, encode(&to_columns(raw, width))?),
+        };
+        if let Some((width, records)) = width.and_then(|width| Some((width, differences::of(kind, width, raw)?))) {
+            let differences = encode(&to_columns(&records, width))?;
+            // Chunks that were sorted lie in no order, and differ by as much as they are.
+            if differences.len() < packed.len() {
+                (filter, packed) = (format::FILTER_DIFFERENCES, differences);
+            }
+        }
         // Hashes of blocks must be provable leaf by leaf.
         let (codec, filter, stored) = if packed.len() < raw.len() && kind != format::SECTION_BLOCK_HASHES {
             (params.metadata_codec, filter, packed.as_slice())

@@ -1,6 +1,10 @@
 //! What the builder refuses, and that it repairs the order of names and the numbers of chunks.
 
+use super::model::compare_image;
 use super::open;
+use super::tree::noise;
+use crate::fixture::{Fixture, Node};
+use crate::format::*;
 use crate::{
     BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, Filter, ImageError, InodeRecord, Limits,
     Metadata, ReadAt,
@@ -184,4 +188,21 @@ fn optional_sections_are_written_in_order() {
     let metadata = Metadata::open(&image, &Limits::default()).unwrap();
     assert_eq!(metadata.optional_section(&image, 32).unwrap().as_deref(), Some(&[7u8; 5000][..]));
     assert_eq!(metadata.optional_section(&image, 33).unwrap().as_deref(), Some(&b"signature"[..]));
+}
+
+#[test]
+fn sections_of_numbers_that_grow_hold_differences() {
+    let name = |file: u32| format!("file {}", file * 7919 % 1000).into_bytes();
+    let file = |file: u32| Node::file(&name(file), &noise(file.into(), 4096 + file as usize));
+    let nodes: Vec<Node> = std::iter::once(Node::dir(b"")).chain((1..300).map(file)).collect();
+    let image = Fixture::default().pack(&nodes).unwrap();
+    let metadata = open(&image).unwrap();
+    for kind in [SECTION_INODES, SECTION_ENTRIES, SECTION_EXTENTS, SECTION_CHUNKS] {
+        let section = metadata.superblock().section(kind).unwrap();
+        assert_eq!(section.filter, FILTER_DIFFERENCES, "{}", section.name());
+    }
+    let chunks = metadata.superblock().section(SECTION_CHUNKS).unwrap();
+    assert!(chunks.stored_bytes * 3 < chunks.raw_bytes, "{chunks:?}");
+    compare_image(&image, &nodes);
+    assert!(open(&image).unwrap().lookup(InodeId::ROOT, &name(299)).is_some());
 }

@@ -139,7 +139,7 @@ fn optional_sections_are_skipped_but_verified() {
 
 #[test]
 fn every_rule_of_the_superblock_holds() {
-    let cases: [(usize, u8, &str); 17] = [
+    let cases: [(usize, u8, &str); 18] = [
         (8, 0, "format version"),
         (10, 13, "chunk size"),
         (10, 7, "chunk size"),
@@ -152,6 +152,7 @@ fn every_rule_of_the_superblock_holds() {
         (64, 63, "number of sections"),
         (64, 13, "section kind"),
         (128 + 2 * 64 + 6, 1, "newer runnel: filter"),
+        (128 + 4 * 64 + 6, 2, "newer runnel: filter"),
         (69, 1, "reserved"),
         (72, 1, "hot blocks"),
         (76, 1, "reserved"),
@@ -172,7 +173,7 @@ fn every_rule_of_the_section_table_holds() {
         (0, 255, "section kind"),
         (5, 1, "flags of a required section"),
         (7, 1, "reserved"),
-        (6, 2, "newer runnel: filter"),
+        (6, 3, "newer runnel: filter"),
         (8, 1, "start of a section"),
         (16, 1, "stored size"),
         (24, 1, "stored size"),
