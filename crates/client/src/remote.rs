@@ -194,11 +194,13 @@ impl Begun {
             self.metadata_offset = offset;
         }
         let follows = match have {
-            0 => offset == 0 && more == SUPERBLOCK_BYTES,
+            0 => offset == 0 && more <= SUPERBLOCK_BYTES,
             _ => offset.checked_sub(self.metadata_offset) == Some(have - SUPERBLOCK_BYTES),
         };
         if is_same && follows && have + more <= max {
             self.bytes.extend_from_slice(&bytes);
+            // Zeros that end the superblock are left out.
+            self.bytes.resize(self.bytes.len().max(SUPERBLOCK_BYTES as usize), 0);
         }
     }
 
@@ -347,9 +349,11 @@ mod tests {
     #[test]
     fn regress_many_small_parts_take_no_more_memory_than_their_bytes() {
         let mut begun = Begun::default();
-        (0..1000).for_each(|_| take(&mut begun, 0, 1));
+        take(&mut begun, 0, SUPERBLOCK_BYTES + 1);
+        take(&mut begun, 8000, 1);
         assert!(begun.bytes.is_empty(), "no superblock");
-        take(&mut begun, 0, SUPERBLOCK_BYTES);
+        take(&mut begun, 0, SUPERBLOCK_BYTES - 1);
+        assert_eq!(begun.bytes.len() as u64, SUPERBLOCK_BYTES, "without the zero that ends it");
         (0..1000).for_each(|_| take(&mut begun, 8000, 1));
         assert_eq!(begun.bytes.len() as u64, SUPERBLOCK_BYTES + 1, "the same part again");
         (8001..30_000).for_each(|offset| take(&mut begun, offset, 1));

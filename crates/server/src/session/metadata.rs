@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use units::{PageId, RequestId};
 use wire::format::START_BYTES_MAX;
 use wire::{ErrorCode, ImageHandle, Reply};
@@ -62,11 +63,17 @@ pub(super) fn send_start(session: &mut Session, handle: ImageHandle, image: &Pub
         let bytes = (part.end - part.start) as usize;
         let Some((room, read)) = session.workers.cached(image, part.start, bytes) else { return };
         session.replies.keep(room);
-        if session.wire.start(handle, part.start, read).is_err() {
+        let sent = if part.start == 0 { used(&read) } else { read };
+        session.shared.metrics.metadata_bytes.add(sent.len() as u64);
+        if session.wire.start(handle, part.start, sent).is_err() {
             return;
         }
-        session.shared.metrics.metadata_bytes.add(bytes as u64);
     }
+}
+
+/// The superblock without the zeros that end it: most of its table of sections is unused.
+fn used(superblock: &Bytes) -> Bytes {
+    superblock.slice(..superblock.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1))
 }
 
 /// Sends the chunk hashes of pages that are about to be answered with, to a client that takes them

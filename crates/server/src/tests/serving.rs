@@ -329,6 +329,8 @@ fn what_a_mount_needs_comes_before_the_answer_if_the_client_takes_it() {
         next = if next == 0 { metadata.metadata_region().start } else { next + part.len() as u64 };
     }
     assert_eq!(next, metadata.superblock().hash_region().unwrap().start);
+    let superblock = &client.begun[0].1;
+    assert!(bytes[superblock.len()..4096].iter().all(|byte| *byte == 0) && superblock.last() != Some(&0));
     // Without proofs, a block can only be verified by the hashes of all.
     let features = FEATURES & !FEATURE_PROOFS;
     let mut without = Client::with(rig.address, ClientConfig { device: 1, features, ..ClientConfig::default() });
