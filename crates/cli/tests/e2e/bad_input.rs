@@ -142,7 +142,7 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
     let [image, tree, text] = [&image, &tree, &text].map(|path| path.to_str().unwrap());
     let absent = folder.path().join("absent").display().to_string();
     let output = format!("{absent}/app.rnl");
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&["serve", image], 2, "is an image, and serve takes the folder of a store"),
         (&["serve", image], 2, &format!("hint: `runnel serve {}`", folder.path().display())),
         (&["serve", text], 2, "is no folder, and serve takes the folder of a store"),
