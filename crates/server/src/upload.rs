@@ -46,8 +46,8 @@ use crate::slow::SlowPeers;
 use crate::storage::Storage;
 use arriving::{Arriving, Complete};
 use parked::Parked;
-use staged::Staged;
 pub(crate) use staged::DISK_BYTES_LEFT;
+use staged::Staged;
 
 /// Parts of an upload queued before its task: enough to keep it busy while the connection reads on.
 const QUEUE_MAX: usize = 4;

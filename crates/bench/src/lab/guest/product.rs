@@ -377,11 +377,10 @@ mod tests {
         for (mode, program) in [("of-perl", "python"), ("of-emacs", "perl"), ("updated", "perl")] {
             assert!(Runnel::new(mode, program).is_err(), "{mode} {program}");
         }
-        assert_eq!(["cache-nv", "disk-nv", "paper"].map(|name| Mode::named(name).ok().and_then(|mode| mode.card)), [
-            Some("a"),
-            Some("disk"),
-            None
-        ]);
+        assert_eq!(
+            ["cache-nv", "disk-nv", "paper"].map(|name| Mode::named(name).ok().and_then(|mode| mode.card)),
+            [Some("a"), Some("disk"), None]
+        );
         let error = Mode::named("twice").expect_err("no such mode").to_string();
         assert!(error.contains("io-pool-long"), "{error}");
         Ok(())
