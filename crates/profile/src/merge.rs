@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn what_lies_beside_the_pages_of_a_first_run_may_have_been_used_unseen() {
         // The blocks of the first pages came, and most pages of the later ones were in the kernel.
-        let seen = |page: &u32| *page < 600 || *page % 24 == 0;
+        let seen = |page: &u32| *page < 600 || page.is_multiple_of(24);
         let first = pages(1, (0..1000).filter(seen));
         let other = [pages(1, 0..200), pages(1, 400..1000), pages(1, 200..400)].concat();
         let module = [pages(1, 0..600), pages(2, 0..300), pages(1, 600..1000)].concat();
