@@ -84,6 +84,9 @@ const OWN_END_PERCENT_MAX: usize = 5;
 /// have been used unseen.
 const NEAR_PAGES: u32 = 16;
 
+/// Pages of such a segment that lie elsewhere: it is not only of pages that were used unseen.
+const FAR_PAGES_MIN: usize = units::SEGMENT_PAGES_MAX / 4;
+
 /// How much of an action and a run with the same first page is the same ([`overlap_percent`]), if
 /// the run is one of the action: they overlap by at least `percent_min`, and neither goes another
 /// way. Runs that begin alike and then part are siblings, of which each is pushed what it needs.
@@ -91,37 +94,47 @@ const NEAR_PAGES: u32 = 16;
 /// where the touches were hidden. Nor are pages that the action may lack only because nobody saw
 /// them touched.
 pub(crate) fn likeness(action: &Action, run: &[PageId], percent_min: u32) -> Option<u32> {
-    let told = if action.may_lack_pages() { &told_apart(action, run)[..] } else { run };
-    let percent = overlap_percent(&action.pages, told);
+    let whose = compared(action, run);
+    let told: Vec<PageId> =
+        run.iter().zip(&whose).filter(|(_, whose)| **whose != Whose::Near).map(|(page, _)| *page).collect();
+    let percent = overlap_percent(&action.pages, &told);
     let seen = action.pages.iter().zip(&action.marks).filter(|(_, mark)| !mark.extra).map(|(page, _)| *page);
-    let is_alike = || !parts(told, &action.pages) && !parts(&seen.collect::<Vec<_>>(), run);
+    let touched: HashSet<PageId> = run.iter().copied().collect();
+    let of_run = |page| if touched.contains(&page) { Whose::Both } else { Whose::Own };
+    let is_alike = || !parts(&whose) && !parts(&seen.map(of_run).collect::<Vec<_>>());
     (percent >= percent_min && is_alike()).then_some(percent)
 }
 
-/// The run without the pages that the action lacks and that lie close to one it has.
-fn told_apart(action: &Action, run: &[PageId]) -> Vec<PageId> {
+/// Whether another run has a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Both,
+    /// It may have used it unseen.
+    Near,
+    Own,
+}
+
+/// Which pages of a run the action has.
+fn compared(action: &Action, run: &[PageId]) -> Vec<Whose> {
     let mut known = action.pages.clone();
     known.sort_unstable();
-    let is_told = |page: &&PageId| match known.binary_search(page) {
-        Ok(_) => true,
-        Err(at) => {
-            let is_near = |other: &PageId| other.inode == page.inode && other.index.abs_diff(page.index) <= NEAR_PAGES;
-            let beside = &known[at.saturating_sub(1)..known.len().min(at + 1)];
-            !beside.iter().any(is_near)
-        }
+    let whose = |page: &PageId| {
+        let Err(at) = known.binary_search(page) else { return Whose::Both };
+        let beside = &known[at.saturating_sub(1)..known.len().min(at + 1)];
+        let is_near = |other: &PageId| other.inode == page.inode && other.index.abs_diff(page.index) <= NEAR_PAGES;
+        if action.may_lack_pages() && beside.iter().any(is_near) { Whose::Near } else { Whose::Own }
     };
-    run.iter().filter(is_told).copied().collect()
+    run.iter().map(whose).collect()
 }
 
 /// Whether too much of a run lies in segments of its own. Less is enough if half of what follows
 /// the first one is its own.
-fn parts(run: &[PageId], other: &[PageId]) -> bool {
-    let known: HashSet<PageId> = other.iter().copied().collect();
-    let is_own: Vec<bool> = run.iter().map(|page| !known.contains(page)).collect();
-    let count = |some: &[bool]| some.iter().filter(|own| **own).count();
-    let is_segment = |segment: &[bool]| count(segment) >= OWN_PAGES_MIN;
-    let Some(fork) = is_own.windows(units::SEGMENT_PAGES_MAX).position(is_segment) else { return false };
-    let rest = is_own.get(fork..).unwrap_or_default();
+fn parts(run: &[Whose]) -> bool {
+    let count = |some: &[Whose]| some.iter().filter(|whose| **whose != Whose::Both).count();
+    let far = |some: &[Whose]| some.iter().filter(|whose| **whose == Whose::Own).count();
+    let is_segment = |segment: &[Whose]| count(segment) >= OWN_PAGES_MIN && far(segment) >= FAR_PAGES_MIN;
+    let Some(fork) = run.windows(units::SEGMENT_PAGES_MAX).position(is_segment) else { return false };
+    let rest = run.get(fork..).unwrap_or_default();
     let own_segments = rest.chunks(units::SEGMENT_PAGES_MAX).filter(|segment| is_segment(segment));
     let own: usize = own_segments.map(count).sum();
     let is_end = count(rest) * 2 >= rest.len();
@@ -242,8 +255,13 @@ mod tests {
         let first = pages(1, (0..1000).filter(seen));
         let other = [pages(1, 0..200), pages(1, 400..1000), pages(1, 200..400)].concat();
         let module = [pages(1, 0..600), pages(2, 0..300), pages(1, 600..1000)].concat();
-        let whole = pages(1, 0..1000);
-        for (run, learned_pages, actions) in [(&whole, &whole, 1), (&other, &whole, 1), (&module, &module, 2)] {
+        let (whole, at) = (pages(1, 0..1000), |index| PageId::new(InodeId(1), index));
+        // A last module, which uses files of all as well.
+        let own = (0..90u32)
+            .map(|page| if page.is_multiple_of(3) { PageId::new(InodeId(2), page) } else { at(page * 4 + 601) });
+        let last = [first.clone(), own.collect()].concat();
+        let runs = [(&whole, &whole, 1), (&other, &whole, 1), (&module, &module, 2), (&last, &last, 2)];
+        for (run, learned_pages, actions) in runs {
             let (mut set, config) = (ActionSet::new(ImageId([3; 32])), MergeConfig::default());
             let id = set.learn_partial(&first, &config).action.unwrap();
             let learned = set.learn(run, &config).action.unwrap();
