@@ -90,20 +90,22 @@ pub fn jobs() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
 /// Commands that were ours once.
 const MOVED: [&str; 2] = ["bench", "demo"];
 
-fn parse() -> Cli {
+/// The command line; where it asks for help or is wrong, that is said, and this is the exit code.
+fn parse() -> Result<Cli, ExitCode> {
     let asks = std::env::args_os().nth(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
     let command = if asks { help::by_job(command()) } else { command() };
-    let matches = command.try_get_matches().unwrap_or_else(|error| {
-        // A failure to print is not what the user asked about.
-        let _ = error.print();
+    command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
+        if let (Err(failed), false) = (error.print(), error.use_stderr()) {
+            // What the user asked for is what could not be printed.
+            return failure::report(&anyhow::Error::new(failed).context("standard output"));
+        }
         if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
             && MOVED.contains(&name.as_str())
         {
             tell!("hint: that is in runnel-bench now; `./x {name}` in the source folder builds and runs it");
         }
-        std::process::exit(error.exit_code())
-    });
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        ExitCode::from(error.exit_code() as u8)
+    })
 }
 
 /// A thread that panics must not leave the others behind, half alive: a mount would hang instead of
@@ -122,7 +124,10 @@ pub fn start() -> ExitCode {
     if let Some(code) = mount::helper::run_if_called() {
         return code;
     }
-    let command = parse().command;
+    let command = match parse() {
+        Ok(parsed) => parsed.command,
+        Err(code) => return code,
+    };
     #[cfg(all(feature = "full", panic = "unwind"))]
     if !matches!(command, Command::Serve(_)) {
         abort_on_panic();

@@ -98,7 +98,7 @@ impl Recording {
         }
         match state.failed.take() {
             None => Ok(state.summary),
-            Some(error) => Err(incomplete(state.output.path(), error)),
+            Some(error) => Err(incomplete(&state.output, error)),
         }
     }
 

@@ -15,6 +15,7 @@ use predict::ActionPredictor;
 use profile::Action;
 use store::{Listed, Store};
 use units::ActionId;
+use wire::ErrorCode;
 
 use crate::builders::lower_priority;
 use crate::bundle::policy::{Forms, Start};
@@ -67,6 +68,8 @@ struct Worker {
     waiting: AtomicUsize,
     /// What is ordered and not made yet, so that nothing is ordered twice.
     ordered: Mutex<HashSet<(u64, ActionId)>>,
+    /// A warning said that there is no room for bundles.
+    lacks_room: AtomicBool,
 }
 
 /// What the thread is sent.
@@ -102,6 +105,7 @@ impl Bundler {
             stop: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             ordered: Mutex::default(),
+            lacks_room: AtomicBool::new(false),
         });
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
@@ -250,9 +254,18 @@ impl Worker {
             Work::Build(forms) => Some(forms),
         };
         let done = forms.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
-        if let Err(failure) = done {
-            self.metrics.bundles_failed.one();
-            self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));
+        let Err(failure) = done else { return };
+        self.metrics.bundles_failed.one();
+        match failure.code == ErrorCode::NoSpace {
+            // Each start would say it again.
+            true if self.lacks_room.swap(true, Ordering::SeqCst) => {}
+            true => self.log.warning(
+                "no bundles are made: the disk of the store has too little room left, so starts are compressed live; \
+                 free some space",
+            ),
+            false => {
+                self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));
+            }
         }
     }
 
@@ -282,6 +295,7 @@ impl Worker {
         if !build(&*self.store, recipe, &page, &|| self.stopped())? {
             return Ok(());
         }
+        self.lacks_room.store(false, Ordering::SeqCst);
         self.metrics.bundles_built.one();
         self.metrics.bundle_pages_built.add(recipe.pages.len() as u64);
         if let Some(bundle) = Bundle::open(&*self.store, image.id, recipe.action)? {

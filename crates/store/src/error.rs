@@ -21,8 +21,17 @@ pub enum StoreError {
         key: String,
     },
     /// The key lies below another key, or is the folder of one.
-    #[error("{key} cannot be written: the store has an object where it needs a folder, or a folder of this name")]
+    #[error(
+        "{key} cannot be written: the store has an object or a broken link where it needs a folder, or a folder of this name"
+    )]
     Conflict {
+        /// The key to be written.
+        key: String,
+    },
+    /// A folder of the store is a link to another file system, or one is mounted there: nothing can
+    /// be renamed into it.
+    #[error("{key} cannot be written: its folder is on another file system than the store, which must lie on one")]
+    Elsewhere {
         /// The key to be written.
         key: String,
     },
@@ -111,6 +120,7 @@ impl StoreError {
             io::ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { key },
             io::ErrorKind::PermissionDenied if matches!(what, "write" | "delete") => StoreError::ReadOnly { key },
             io::ErrorKind::NotFound => StoreError::NotFound { key },
+            io::ErrorKind::CrossesDevices => StoreError::Elsewhere { key },
             _ => StoreError::Io { what, key, source },
         }
     }

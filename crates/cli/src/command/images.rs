@@ -47,8 +47,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Parses the answer of a server, which must be JSON.
+/// Parses the answer of a server, which must be a JSON object.
 pub fn parsed(server: &Server, answer: &str) -> anyhow::Result<serde_json::Value> {
-    serde_json::from_str(answer)
-        .with_context(|| format!("{server}: the answer is not the JSON that a server of Runnel gives"))
+    let wrong = || format!("{server}: the answer is not the JSON that a server of Runnel gives");
+    let answer: serde_json::Value = serde_json::from_str(answer).with_context(wrong)?;
+    anyhow::ensure!(answer.is_object(), wrong());
+    Ok(answer)
 }

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ::mount::MountStatus;
 use connection::{Config, Server};
 
 use crate::command::trust::TrustArgs;
+use crate::progress::counted;
 use crate::{failure, progress};
 
 /// Show counters of mounts, or of a server
@@ -22,6 +24,23 @@ pub struct Args {
     trust: TrustArgs,
 }
 
+/// Rows of a server: what they are called, and where they are in its document.
+const SERVER_ROWS: [(&str, &str); 13] = [
+    ("connections", "/connections"),
+    ("requests", "/metrics/requests"),
+    ("  of these failed", "/metrics/requests_failed"),
+    ("blocks demanded", "/metrics/blocks_demanded"),
+    ("  bytes", "/metrics/block_bytes_demanded"),
+    ("pages demanded", "/metrics/pages_demanded"),
+    ("pages pushed", "/metrics/pages_pushed"),
+    ("  of these from bundles", "/metrics/pages_from_bundle"),
+    ("  bytes", "/metrics/push_bytes"),
+    ("bundles that failed", "/metrics/bundles_failed"),
+    ("uploads", "/metrics/uploads"),
+    ("  bytes", "/metrics/upload_bytes_received"),
+    ("connections that failed", "/metrics/connections_failed"),
+];
+
 /// One mount, all mounts, or a server.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.target.as_deref() {
@@ -31,7 +50,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             if args.json {
                 outln!("{status}");
             } else {
-                outln!("{:#}", super::images::parsed(&server, &status)?);
+                show_server(&server, &super::images::parsed(&server, &status)?)?;
             }
         }
         Some(path) => {
@@ -75,6 +94,44 @@ fn no_live_mount(path: &str, wanted: &Path) -> String {
              runnel://HOST`"
         ),
     }
+}
+
+/// What an operator asks first; `--json` has all the rest. A server of another version may lack
+/// fields, which are then left out.
+fn show_server(server: &Server, status: &serde_json::Value) -> anyhow::Result<()> {
+    let version = units::printable_line(status["version"].as_str().unwrap_or("unknown").as_bytes());
+    let uptime = indicatif::HumanDuration(Duration::from_secs(status["uptime_seconds"].as_u64().unwrap_or(0)));
+    outln!("{server}: version {version}, up {uptime}");
+    let number = |at: &str| status.pointer(at).and_then(serde_json::Value::as_u64);
+    let row = |name: &str, value: Option<String>| -> anyhow::Result<()> {
+        if let Some(value) = value {
+            outln!("  {name:<26} {value}");
+        }
+        Ok(())
+    };
+    let held = status["memory"].as_object().map(|held| {
+        let taken = held.iter().filter(|(name, _)| *name != "limit_bytes");
+        progress::human(taken.filter_map(|(_, bytes)| bytes.as_u64()).fold(0, u64::saturating_add))
+    });
+    row("memory", held)?;
+    for (name, at) in SERVER_ROWS {
+        let value = number(at);
+        let is_bytes = at.contains("bytes");
+        row(name, value.map(|value| if is_bytes { progress::human(value) } else { value.to_string() }))?;
+    }
+    for image in status["images"].as_array().into_iter().flatten() {
+        let id = units::printable_line(image["id"].as_str().unwrap_or_default().as_bytes());
+        let count = |name: &str| image[name].as_u64().unwrap_or(0);
+        let (actions, bundles) = (counted(count("actions"), "action"), counted(count("bundles"), "bundle"));
+        let pages = counted(count("action_pages"), "page");
+        outln!("  image {id:.12}: {}, {actions} of {pages}, {bundles}", progress::human(count("file_bytes")));
+    }
+    for volume in status["volumes"].as_array().into_iter().flatten() {
+        let name = units::printable_line(volume["name"].as_str().unwrap_or_default().as_bytes());
+        let mode = if volume["writable"] == true { "read and write" } else { "read only" };
+        outln!("  volume {name}: {mode}");
+    }
+    Ok(())
 }
 
 fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {

@@ -81,8 +81,12 @@ impl Output {
     }
 }
 
-/// The message about a trace that could not be written to its end.
-pub fn incomplete(path: &Path, error: anyhow::Error) -> anyhow::Error {
-    let path = path.display();
+/// The message about a trace that could not be written to its end. An empty file is removed.
+pub fn incomplete(output: &Output, error: anyhow::Error) -> anyhow::Error {
+    let path = output.path().display();
+    if output.is_regular() && output.file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+        output.discard();
+        return error.context(format!("there is no trace: {path} could not be written"));
+    }
     error.context(format!("the trace {path} is not complete; what it holds of the beginning can be used"))
 }

@@ -329,3 +329,11 @@ fn commands_that_moved_say_where_to() {
         fails(&[name, "--quick"], 2, &format!("`./x {name}`"));
     }
 }
+
+#[test]
+fn help_that_cannot_be_printed_is_an_error() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for arguments in [&["--help"][..], &["--version"], &["pack", "--help"]] {
+        assert_eq!(runnel().args(arguments).stdout(full()).status().unwrap().code(), Some(1), "{arguments:?}");
+    }
+}

@@ -86,8 +86,11 @@ fn fuse_hinted_pages_are_there_when_they_are_read() {
         mount.kill();
         assert!(!hinter.hint(&path, std::slice::from_ref(&(0..1))), "a dead mount takes no hints");
     }
-    let status: Value =
-        serde_json::from_str(&ok(&["status", "--json", &format!("runnel://{}", server.address)])).unwrap();
+    let url = format!("runnel://{}", server.address);
+    let status: Value = serde_json::from_str(&ok(&["status", "--json", &url])).unwrap();
     assert_eq!(number(&status, "metrics", "pages_hinted"), u64::from(PAGES));
     assert_eq!(number(&status, "metrics", "pages_pushed"), u64::from(PAGES));
+    let text = ok(&["status", &url]);
+    let id = &status["images"][0]["id"].as_str().unwrap()[..12];
+    assert!(text.contains(&format!("pages pushed               {PAGES}\n")) && text.contains(id), "{text}");
 }

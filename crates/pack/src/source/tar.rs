@@ -231,6 +231,9 @@ fn place(
         return Ok(archive.skip(padded(data))?);
     }
     let located = |problem: crate::tree::PathError| Problem::Text(format!("{}: {problem}", shown()));
+    if components(&header.name).any(|component| component == b"..") {
+        reading.notes.add(format!("{}: `..` is followed within the image only", shown()));
+    }
     if header.kind == b'1' {
         let target = tree.link_target(&header.link).map_err(located)?;
         return tree.link_at(&header.name, target).map_err(located);

@@ -156,7 +156,10 @@ fn paths_cannot_leave_the_image() {
         entry(b'1', b"hard", b"../../up", b""),
         entry(b'5', b"../..", b"", b""),
     ]);
-    let target = round_trip(tar_stream(bytes), scratch.path(), &quick());
+    let (image, target) = (scratch.path().join("image.rnl"), scratch.path().join("extracted"));
+    let notes = packed(tar_stream(bytes), &image, &quick()).notes;
+    assert!(notes.iter().any(|note| note.starts_with("../../../up: ")) && notes.len() == 3, "{notes:?}");
+    unpack(&image, &target).unwrap();
     assert!(!outside.exists());
     let listed = listing(&target);
     for expected in ["absolute = 2", "b/c = 3", "hard = 1", "link -> ../../../..", "through = 4", "up = 1"] {

@@ -2,19 +2,20 @@
 //! once.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use image::fixture::{Fixture, Node};
-use store::{Listed, Store};
+use store::{Listed, Memory, Store};
 use units::{ActionId, PageId, Rng, SplitMix64, Token};
 use wire::format::{FEATURE_DECODED, FEATURE_PIECES, FEATURES, FEATURES_USUAL};
 use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Request};
 
 use super::client::Client;
+use super::hooked::Hooked;
 use super::learning::{bundles, set, teach};
 use super::rig::{Rig, config, image, noise, program};
-use crate::StoreAt;
 use crate::bundle::Bundle;
+use crate::{Logger, StoreAt};
 
 /// Starts `program` on a new device: a demand for each page that does not come by itself. Returns
 /// the client after the end.
@@ -280,4 +281,26 @@ fn a_server_that_starts_again_has_opened_what_is_used() {
     assert_eq!((bundles(&status), &status["bundles_waiting"]), (1, &0.into()), "before anybody opened it");
     let (mut second, _) = start(&rig, 3, &all);
     second.status_until(|_| rig.metrics.pushes_from_bundle.get() == 1);
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_not_at_each_start() {
+    let bytes = image(24);
+    let memory = Memory::new();
+    memory.put_atomic("app.rnl", &bytes).unwrap();
+    let mut store = Hooked::new(memory, |_, _| {});
+    store.free = Some(1 << 20);
+    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let mut config = config(StoreAt::Open(Arc::new(store)));
+    config.log = Logger::new({
+        let lines = lines.clone();
+        move |_, line| lines.lock().unwrap().push(line.to_owned())
+    });
+    let rig = Rig::start(config);
+    for seed in 1..=4 {
+        let (mut client, _) = teach(&rig, seed.into(), &program(&bytes, seed, 150));
+        client.status_until(|_| rig.metrics.bundles_failed.get() >= seed);
+    }
+    let said = lines.lock().unwrap().iter().filter(|line| line.contains("undle")).cloned().collect::<Vec<_>>();
+    assert!(said.len() == 1 && said[0].contains("free some space"), "{said:?}");
 }

@@ -26,11 +26,13 @@ type Hook = Arc<dyn Fn(&str, Operation) + Send + Sync>;
 pub struct Hooked {
     inner: Memory,
     hook: Hook,
+    /// What it says of the room on its disk.
+    pub free: Option<u64>,
 }
 
 impl Hooked {
     pub fn new(inner: Memory, hook: impl Fn(&str, Operation) + Send + Sync + 'static) -> Hooked {
-        Hooked { inner, hook: Arc::new(hook) }
+        Hooked { inner, hook: Arc::new(hook), free: None }
     }
 }
 
@@ -54,6 +56,10 @@ impl Store for Hooked {
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         (self.hook)(key, Operation::Delete);
         self.inner.delete(key)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.free
     }
 }
 

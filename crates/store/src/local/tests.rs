@@ -226,3 +226,21 @@ fn a_root_that_is_gone_is_no_empty_store() {
     fs::remove_dir_all(root.path()).unwrap();
     is_gone(upload.commit("folder/a"));
 }
+
+#[test]
+fn a_folder_that_is_a_link_elsewhere_is_named_as_that() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let store = Local::open(folder.path()).unwrap();
+    symlink("nowhere", folder.path().join("broken")).unwrap();
+    let error = store.put_atomic("broken/key", b"1").unwrap_err().to_string();
+    assert!(error.starts_with("broken/key cannot be written: ") && error.contains("a broken link"), "{error}");
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return };
+    symlink(other.path(), folder.path().join("linked")).unwrap();
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    if device(other.path()) == device(folder.path()) {
+        return store.put_atomic("linked/key", b"1").unwrap();
+    }
+    let error = store.put_atomic("linked/key", b"1").unwrap_err();
+    assert!(matches!(&error, StoreError::Elsewhere { key } if key == "linked/key"), "{error:?}");
+}

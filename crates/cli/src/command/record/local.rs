@@ -113,7 +113,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
         output.discard();
     } else {
         let written = output.write(&outcome.trace).and_then(|()| output.sync());
-        written.map_err(|error| incomplete(&path, error))?;
+        written.map_err(|error| incomplete(&output, error))?;
     }
     Ok(ExitCode::from(outcome.exit.follow()))
 }
