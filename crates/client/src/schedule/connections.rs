@@ -1,10 +1,16 @@
 //! The connections of a session as the schedule sees them, and the commands for their threads.
 
+use std::collections::HashMap;
+
 use units::{Moment, PageId, Token};
 
 use crate::command::{Command, ConnectionIndex};
 use crate::counters::TransferCounters;
 use crate::link::{FirstAnswers, Link};
+
+/// Tokens whose connection is remembered: more than run at once. If there are more, some change
+/// theirs, which costs a push.
+const HOMES_MAX: usize = 4096;
 
 /// Connections, the commands that wait to be sent to their threads, and the estimate of the link
 /// that they share.
@@ -14,6 +20,8 @@ use crate::link::{FirstAnswers, Link};
 /// - All commands of a token go to one connection while it is up, so the server sees them in order.
 pub(super) struct Connections {
     states: Vec<ConnectionState>,
+    /// The connections that tokens have.
+    homes: HashMap<Token, ConnectionIndex>,
     commands: Vec<(ConnectionIndex, Command)>,
     link: Link,
     /// There is a server, and a link to estimate; false for a local file.
@@ -43,6 +51,7 @@ impl Connections {
     pub fn new(count: usize, remote: bool) -> Connections {
         Connections {
             states: vec![ConnectionState::default(); count],
+            homes: HashMap::new(),
             commands: Vec::new(),
             link: Link::default(),
             remote,
@@ -84,11 +93,22 @@ impl Connections {
         self.counters.bytes_sent += sent;
     }
 
-    /// The connection of a token: its own one, or the next that is up.
-    pub fn of(&self, token: Token) -> Option<ConnectionIndex> {
+    /// The connection of a token: the one that it had last if that is up, or the next that is. A
+    /// program that starts while only the first is up stays there, where the server pushes to it.
+    pub fn of(&mut self, token: Token) -> Option<ConnectionIndex> {
         let count = self.states.len();
-        let own = (token.0 % count as u128) as usize;
-        (0..count).map(|i| (own + i) % count).find(|connection| self.states[*connection].up)
+        let own = self.homes.get(&token).copied().unwrap_or((token.0 % count as u128) as usize);
+        let found = (0..count).map(|i| (own + i) % count).find(|connection| self.states[*connection].up)?;
+        if self.homes.len() >= HOMES_MAX && !self.homes.contains_key(&token) {
+            self.homes.clear();
+        }
+        self.homes.insert(token, found);
+        Some(found)
+    }
+
+    /// A token ended.
+    pub fn end(&mut self, token: Token) {
+        self.homes.remove(&token);
     }
 
     /// Adds a command for a connection that is up.

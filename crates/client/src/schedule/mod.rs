@@ -335,6 +335,7 @@ impl Schedule {
         if let Some(connection) = self.connections.of(token).filter(|_| self.settings.remote) {
             self.connections.command(connection, Command::TokenEnd { token });
         }
+        self.connections.end(token);
         self.readahead.end(token);
         self.leaving.end();
         self.pushes.end(token);

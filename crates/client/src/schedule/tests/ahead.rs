@@ -79,3 +79,26 @@ fn what_a_push_brings_is_not_guessed() {
         assert_eq!(guesses_of_read(&mut sim, 0) == 0, pushed);
     }
 }
+
+#[test]
+fn regress_a_program_stays_with_its_connection_when_others_come_up() {
+    let config = Config { granularity: Granularity::Block, readahead_blocks: 0, ..Config::default() };
+    let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &config);
+    let connection_of = |sim: &mut Sim, index: u64| {
+        sim.commands.clear();
+        let offset = index * PAGE_BYTES as u64;
+        sim.schedule.read(sim.now, PROGRAM, sim.tree.big(), offset, 4096, Box::new(|_| ()));
+        sim.settle();
+        let mut asked = sim.commands.iter().filter(|(_, command)| matches!(command, Command::Request { .. }));
+        asked.next().map(|(connection, _)| *connection)
+    };
+    assert_eq!(PROGRAM.0 % CONNECTIONS as u128, 1);
+    sim.toggle_connection(0);
+    assert_eq!(connection_of(&mut sim, 0), Some(0));
+    sim.toggle_connection(1);
+    assert_eq!(connection_of(&mut sim, 96), Some(0), "the server pushes there");
+    sim.schedule.end(PROGRAM);
+    assert_eq!(connection_of(&mut sim, 48), Some(1), "another one of its number");
+    sim.toggle_connection(1);
+    assert_eq!(connection_of(&mut sim, 64), Some(0));
+}
