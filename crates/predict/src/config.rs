@@ -62,6 +62,9 @@ pub struct Config {
     pub waste_percent: u32,
     /// Misses without a hit after which the action is given up (streaming).
     pub miss_limit: u32,
+    /// Files in which misses may lie before the action is given up for them (streaming): one that
+    /// has changed, and the program that works on it.
+    pub detour_files: usize,
     /// Misses without a hit after which another action takes over if it has them all and starts
     /// with the same first page, or with one of them (streaming). 2: the paper's match at positions
     /// 1 and 2.
@@ -94,6 +97,7 @@ impl Default for Config {
             lookahead_audit: 16,
             waste_percent: 15,
             miss_limit: 8,
+            detour_files: 2,
             narrow_misses: 2,
             audits: Audits { first: 2, every: 8 },
             construct_pages_min: 4,

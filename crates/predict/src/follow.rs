@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use profile::Extra;
-use units::PageId;
+use units::{InodeId, PageId};
 
 use crate::Config;
 use crate::action_pages::ActionPages;
@@ -24,6 +24,10 @@ const EXTRAS_MIN: usize = 64;
 /// Segments ahead of the furthest touch from which on another touch is not the next step of a run:
 /// runs of one program differ by less.
 const STEP_SEGMENTS: u32 = 4;
+
+/// Most misses of a detour, in segments: python misses 52 pages when it compiles the largest of its
+/// modules.
+const DETOUR_SEGMENTS: usize = 2;
 
 /// Places that are noted away from where a run is.
 const PLACES_MAX: usize = 4;
@@ -217,6 +221,15 @@ impl Follow {
         let end = segment_end(self.progress, 0, config).min(self.action.len());
         let pages = self.action.pages[..end as usize].iter();
         pages.flat_map(|page| std::iter::once(*page).chain(extras.remove(page).unwrap_or_default())).collect()
+    }
+
+    /// Whether the misses since the last hit lie in so few files, and are so few, that the run may
+    /// go on behind them.
+    pub fn is_detour(&self, config: &Config) -> bool {
+        let mut files: Vec<InodeId> = self.misses.iter().map(|page| page.inode).collect();
+        files.sort_unstable();
+        files.dedup();
+        files.len() <= config.detour_files && self.misses.len() <= DETOUR_SEGMENTS * config.segment_pages as usize
     }
 
     /// Takes the misses since the last hit out of the extras: they belong to something else.

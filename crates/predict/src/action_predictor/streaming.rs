@@ -14,6 +14,8 @@
 //! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then
 //!   the program does something else: another action that begins with them, or that explains most
 //!   of them, or something new to construct.
+//! - Misses that lie in one or two files say less: python compiles a module that has changed, with
+//!   pages of its own that it did not use before, and goes on as ever. The push goes on, too.
 //! - A run that comes back to the action it left takes it up again.
 //!
 //! In an audit every touch is visible, so the whole order is recorded as one action, whatever
@@ -226,6 +228,10 @@ impl ActionPredictor {
         }
         if follow.at_end(&self.config) && misses <= self.config.segment_pages {
             // A few pages past the end extend the action.
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        if follow.is_detour(&self.config) {
             run.state = State::Follow(follow);
             return (false, None);
         }

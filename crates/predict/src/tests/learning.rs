@@ -174,3 +174,40 @@ fn accounts_add_up() {
         assert!(result.late <= result.hit && result.stalled <= result.wall);
     }
 }
+
+#[test]
+fn regress_a_module_that_is_compiled_does_not_end_the_push() {
+    // Python finds that a module is newer than its byte code: it reads the module, and uses pages
+    // of its own that it did not need before.
+    let mut set = ActionSet::new(IMAGE);
+    let of = |file, number| PageId::new(InodeId(file), number);
+    let known: Vec<PageId> = (0..4000).map(|number| of(1 + number / 1000, number)).collect();
+    set.learn(&known, &Config::default().merge);
+    let mut predictor = ActionPredictor::with_actions(set, Config { audits: Audits::NONE, ..Config::default() });
+    let (a, mut now) = (Token(1), Moment(0));
+    let mut touch = |predictor: &mut ActionPredictor, page| {
+        now = now.after(Duration::from_millis(1));
+        predictor.touch(a, page, now)
+    };
+    touch(&mut predictor, known[0]);
+    touch(&mut predictor, known[32]);
+    let module = (0..30).map(|number| of(50, number));
+    let compiler = (0..22).map(|number| of(1, 1000 + 7 * number));
+    let extras: Vec<PageId> = module.chain(compiler).collect();
+    for page in &extras {
+        let verdict = touch(&mut predictor, *page);
+        assert_eq!((verdict.cancel, verdict.push, verdict.phase), (false, None, Phase::Generate), "{page}");
+    }
+    let order = touch(&mut predictor, known[64]).push.unwrap();
+    assert!(!order.begins, "the push goes on: {order:?}");
+    // Other files, or too many pages, are another way.
+    let files = (0..).position(|number| touch(&mut predictor, of(60 + number, 0)).cancel);
+    assert_eq!(files, Some(7));
+    touch(&mut predictor, known[70]);
+    touch(&mut predictor, known[71]);
+    let pages = (0..).position(|number| touch(&mut predictor, of(90, number)).cancel);
+    assert_eq!(pages, Some(71));
+    predictor.end(a, now);
+    let action = predictor.action(units::ActionId(1)).unwrap();
+    assert!(extras[..40].iter().all(|page| action.pages.contains(page)), "the next start is pushed them");
+}

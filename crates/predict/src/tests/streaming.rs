@@ -10,6 +10,7 @@ fn config() -> Config {
         lookahead_first: 1,
         lookahead_max: 4,
         miss_limit: 4,
+        detour_files: 0,
         audits: Audits::NONE,
         ..Config::default()
     }
