@@ -32,6 +32,16 @@ pub(crate) enum Wanted {
     Pages(Vec<PageId>),
 }
 
+impl Wanted {
+    /// The pages that are needed of it.
+    pub fn pages(&self) -> &[PageId] {
+        match self {
+            Wanted::Block { page, .. } => std::slice::from_ref(page),
+            Wanted::Pages(pages) => pages,
+        }
+    }
+}
+
 /// Why a request got no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {

@@ -410,8 +410,8 @@ impl ImageHandler {
             (Wanted::Block { block, .. }, Reply::Decoded { bytes, .. }) => {
                 return self.shared.take_decoded(key, *block, bytes);
             }
-            (Wanted::Pages(pages), Reply::Pages { codec, bytes }) => {
-                return self.take_pages(key, pages, codec, &bytes);
+            (wanted, Reply::Pages { codec, bytes }) => {
+                return self.take_pages(key, wanted.pages(), codec, &bytes);
             }
             (_, Reply::OnTheWay { stream }) => {
                 let stream = StreamKey { connection: self.index, generation: self.live.generation, stream };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wire::ClientConfig;
-use wire::format::FRAME_BYTES_PER_SECOND_MIN;
+use wire::format::{FEATURE_LONE_PAGES, FEATURES_USUAL, FRAME_BYTES_PER_SECOND_MIN};
 
 use crate::trust::Trust;
 
@@ -48,6 +48,7 @@ impl Config {
             hello_deadline: self.open_deadline,
             request_deadline: self.open_deadline,
             silence_max: self.answer_deadline,
+            features: FEATURES_USUAL | FEATURE_LONE_PAGES,
             ..ClientConfig::default()
         }
     }

@@ -111,6 +111,18 @@ impl ActionPredictor {
         self.runs.get(token).and_then(Run::follow).map(|follow| follow.action.id)
     }
 
+    /// Whether `token` follows an action from its start that has `page`, and has left it for
+    /// nothing else lately: then a push brings the rest of what it needs.
+    pub fn foresees(&self, token: Token, page: PageId) -> bool {
+        let follow = self.runs.get(token).and_then(Run::follow);
+        follow.is_some_and(|follow| follow.is_from_start() && follow.action.position(page).is_some())
+    }
+
+    /// Whether `token` follows an action from its start step by step.
+    pub fn is_in_step(&self, token: Token) -> bool {
+        self.runs.get(token).and_then(Run::follow).is_some_and(Follow::is_from_start)
+    }
+
     /// Tokens that are tracked.
     pub fn tokens(&self) -> usize {
         self.runs.len()

@@ -240,6 +240,11 @@ impl Follow {
         std::mem::take(&mut self.misses)
     }
 
+    /// The run began with the action, and has missed nothing since its last hit.
+    pub fn is_from_start(&self) -> bool {
+        !self.found && self.start == 0 && self.misses.is_empty()
+    }
+
     /// Everything was ordered.
     pub fn all_ordered(&self) -> bool {
         self.through == self.action.len()

@@ -9,6 +9,7 @@
 mod block_touches;
 mod client;
 mod commits;
+mod far;
 mod metadata;
 mod near;
 mod outgoing;

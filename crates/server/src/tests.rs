@@ -10,6 +10,7 @@ mod hostile;
 mod identity;
 mod learned;
 mod learning;
+mod lone;
 mod panics;
 mod proofs;
 mod provider;

@@ -30,11 +30,18 @@ pub const FEATURE_START: u64 = 128;
 pub const FEATURE_PIECES: u64 = 256;
 /// Feature bit 9: a PullBlock may be answered with the decoded bytes of the block.
 pub const FEATURE_DECODED: u64 = 512;
+/// Feature bit 10: a PullBlock may be answered with its page alone. Devices state it.
+pub const FEATURE_LONE_PAGES: u64 = 1024;
 /// Optional features this crate knows; both sides use the intersection.
-pub const FEATURES: u64 =
-    FEATURE_HINTS | FEATURE_VOLUMES | FEATURE_PROOFS | FEATURE_START | FEATURE_PIECES | FEATURE_DECODED;
+pub const FEATURES: u64 = FEATURE_HINTS
+    | FEATURE_VOLUMES
+    | FEATURE_PROOFS
+    | FEATURE_START
+    | FEATURE_PIECES
+    | FEATURE_DECODED
+    | FEATURE_LONE_PAGES;
 /// Those that a connection uses unless its owner says otherwise.
-pub const FEATURES_USUAL: u64 = FEATURES & !FEATURE_START;
+pub const FEATURES_USUAL: u64 = FEATURES & !(FEATURE_START | FEATURE_LONE_PAGES);
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;

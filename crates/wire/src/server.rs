@@ -279,6 +279,10 @@ impl ServerConnection {
         if matches!(reply, Reply::Decoded { .. }) && !self.takes_decoded() {
             return Err(Refused::NoFeature("decoded blocks"));
         }
+        let is_lone = matches!((&ask, &reply), (Request::PullBlock { .. }, Reply::Pages { .. }));
+        if is_lone && !self.takes_lone_pages() {
+            return Err(Refused::NoFeature("lone pages"));
+        }
         let message = match reply {
             // In a frame with a hash: a wrong code is as bad as wrong data.
             Reply::Error { code, text } if ask.is_of_volume() => ServerMessage::VolumeError { request, code, text },

@@ -106,8 +106,11 @@ impl Connections {
         Some(found)
     }
 
-    /// A token ended.
+    /// A token ended: a server is told.
     pub fn end(&mut self, token: Token) {
+        if let Some(connection) = self.of(token).filter(|_| self.remote) {
+            self.command(connection, Command::TokenEnd { token });
+        }
         self.homes.remove(&token);
     }
 

@@ -181,31 +181,37 @@ impl Schedule {
         }
     }
 
-    /// Pages that were asked for one by one came. Those whose bytes are good have been verified by
-    /// the caller.
+    /// Pages that were asked for one by one came, or one alone for its block. Those whose bytes are
+    /// good have been verified by the caller.
     pub fn pages_arrived(&mut self, now: Moment, key: RequestKey, pages: &[(PageId, Option<&[u8]>)]) {
         let Some(mut request) = self.take_request(now, key) else { return };
-        let mut bad = Vec::new();
-        for (page, bytes) in pages {
-            match bytes {
-                Some(bytes) => {
-                    self.reads.fulfil(now, *page, bytes);
-                }
-                None => bad.push(*page),
-            }
-        }
+        let bad = self.reads.fulfil_each(now, pages);
+        let is_lone = matches!(request.wanted, Wanted::Block { .. });
         if !bad.is_empty() {
-            request.wanted = Wanted::Pages(bad);
+            // Of a block all is to come then.
+            request.wanted = if is_lone { request.wanted } else { Wanted::Pages(bad) };
             self.retry(now, request, Failure::Corrupt);
+        } else if is_lone {
+            self.readahead.followers().foreseen(request.token);
+            self.demand_rest(now, &request);
         }
+    }
+
+    /// READs may have counted on a block that does not come: asks for their pages.
+    fn demand_rest(&mut self, now: Moment, request: &Request) {
+        let left = self.reads.dependents(&self.metadata, &request.wanted);
+        self.demand_pages(now, request.token, &left, false);
     }
 
     /// A request got no bytes.
     pub fn failed(&mut self, now: Moment, key: RequestKey, failure: Failure) {
-        if let Some(request) = self.take_request(now, key) {
-            self.retry(now, request, failure);
-            self.pull_on(now);
+        let Some(request) = self.take_request(now, key) else { return };
+        // Nobody waited for a guess when it was made.
+        match request.speculative && failure == Failure::Later {
+            true => self.demand_rest(now, &request),
+            false => self.retry(now, request, failure),
         }
+        self.pull_on(now);
     }
 
     /// Asks again after a while, or fails the READs that depend on the request.
@@ -232,10 +238,7 @@ impl Schedule {
     pub fn on_the_way(&mut self, now: Moment, key: RequestKey, stream: StreamKey) {
         let Some(request) = self.take_request(now, key) else { return };
         self.readahead.followers().not_missed(request.token);
-        let told = match &request.wanted {
-            Wanted::Block { page, .. } => std::slice::from_ref(page),
-            Wanted::Pages(pages) => pages.as_slice(),
-        };
+        let told = request.wanted.pages();
         let force_at = now.after(self.connections.link().patience());
         let over = !self.pushes.has_stream(stream);
         for page in told.iter().copied().filter(|page| self.reads.source(*page).is_some()).collect::<Vec<_>>() {

@@ -64,6 +64,12 @@ impl Followers {
         }
     }
 
+    /// The server knows what this action needs, and will push it: its last miss was none.
+    pub fn foreseen(&mut self, token: Token) {
+        self.pushed(token);
+        self.not_missed(token);
+    }
+
     /// An action used so many pages that were pushed to it.
     pub fn used(&mut self, token: Token, pages: u64) {
         let Some(follower) = self.actions.get_mut(&token) else { return };

@@ -332,9 +332,6 @@ impl Schedule {
     /// A running action ended.
     pub fn end(&mut self, token: Token) {
         self.touches.end(token, &mut self.connections);
-        if let Some(connection) = self.connections.of(token).filter(|_| self.settings.remote) {
-            self.connections.command(connection, Command::TokenEnd { token });
-        }
         self.connections.end(token);
         self.readahead.end(token);
         self.leaving.end();

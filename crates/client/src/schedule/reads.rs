@@ -338,6 +338,19 @@ impl Reads {
         true
     }
 
+    /// Pages arrived for whoever waits for them, as far as their bytes are good. Returns the
+    /// others.
+    pub fn fulfil_each(&mut self, now: Moment, pages: &[(PageId, Option<&[u8]>)]) -> Vec<PageId> {
+        let mut bad = Vec::new();
+        for (page, bytes) in pages {
+            match bytes {
+                Some(bytes) => drop(self.fulfil(now, *page, bytes)),
+                None => bad.push(*page),
+            }
+        }
+        bad
+    }
+
     /// Gives up on a page: all its READs fail.
     pub fn fail_page(&mut self, now: Moment, page: PageId, error: ReadError) {
         let Some(wait) = self.waits.remove(&page.to_u64()) else { return };

@@ -178,6 +178,11 @@ impl Sim {
 
     fn answer(&mut self, key: RequestKey, wanted: &Wanted, force: bool, honest: bool) {
         match wanted {
+            Wanted::Block { page, .. } if !force && self.pick(5) == 0 => {
+                let is_good = honest || self.pick(4) > 0;
+                let lone = (*page, is_good.then(|| self.tree.page(*page)));
+                self.schedule.pages_arrived(self.now, key, &[lone]);
+            }
             Wanted::Block { block, .. } => {
                 let mut raw = Vec::new();
                 self.tree.metadata.decode_block(*block, self.tree.stored(*block), &mut raw).unwrap();

@@ -125,6 +125,12 @@ impl PagePusher {
         Some(Source::Live { encoder: None, window_log, _slot: slot })
     }
 
+    /// Whether something is on its way to a token, or will be.
+    pub fn pushes_to(&self, wire: &ServerConnection, image: ImageId, token: Token) -> bool {
+        let sends = wire.queued_push_bytes() + wire.in_flight_push_bytes() as usize > 0;
+        self.sequences.iter().any(|sequence| sequence.is_for(image, token) && (sends || !sequence.has_ended()))
+    }
+
     /// What a byte costs the device now.
     pub(super) fn speed(&self, wire: &ServerConnection) -> Speed {
         self.device.speed(wire.push_path().map(|(rate, _)| rate))

@@ -44,12 +44,13 @@ pub(super) fn answer_block(
     Ok(true)
 }
 
-/// Answers with single pages: at once if nothing has to be decoded or compressed for it.
+/// Answers with single pages: at once if nothing has to be decoded for it, and no more than one is
+/// compressed, which takes some ten microseconds.
 pub(super) fn answer_pages(session: &mut Session, request: RequestId, image: &Arc<Published>, pages: &[PageId]) {
     let is_near = session.is_near();
     // Raw and compressed are in memory together for a moment.
     let bytes = 2 * pages.len() * PAGE_BYTES;
-    if is_near
+    if (is_near || pages.len() == 1)
         && image.absent_blocks(pages).is_empty()
         && let Some(room) = session.workers.room(bytes)
         && let Ok(reply) = demand::pages(image, pages, is_near)

@@ -118,6 +118,16 @@ impl Pushes {
         self.pages.on_the_way(wire, image, page, answer_bytes)
     }
 
+    /// Whether a push brings what a program needs beside `page`, which it has touched; or, without
+    /// a page, what it will need next.
+    pub fn foresees(&self, wire: &ServerConnection, image: &Published, token: Token, page: Option<PageId>) -> bool {
+        if token == ANONYMOUS || !self.pages.pushes_to(wire, image.id, token) {
+            return false;
+        }
+        let (predictor, run) = (locked(&image.predictor), self.run_of(token));
+        page.map_or_else(|| predictor.is_in_step(run), |page| predictor.foresees(run, page))
+    }
+
     /// Sends the chunk hashes of what is about to be answered with, if the device takes them so.
     pub fn prove(
         &mut self,

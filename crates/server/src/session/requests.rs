@@ -7,6 +7,7 @@ use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
+use super::far::{self, By};
 use super::pushes::Pushes;
 use super::workers::Reading;
 use super::{Session, metadata, near};
@@ -16,7 +17,6 @@ use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
 use crate::name::Name;
-use crate::proofs::Proven;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
 use crate::upload::Announced;
@@ -31,8 +31,8 @@ impl Session {
             Request::Open { name } => self.open(request, &name),
             Request::MetaRead { image, offset, bytes } => metadata::read(self, request, image, offset, bytes),
             Request::PullBlock { image, token, page, block, force, speculative } => {
-                let touched = (!speculative).then_some(token);
-                self.pull_block(request, image, touched, page, block, force)
+                let by = if speculative { By::Readahead(token) } else { By::Program(token) };
+                self.pull_block(request, image, by, page, block, force)
             }
             Request::PullPages { image, token, pages, force } => self.pull_pages(request, image, token, pages, force),
             Request::List => {
@@ -164,13 +164,11 @@ impl Session {
         self.handles.get(handle).ok_or_else(unknown)
     }
 
-    /// `touched`: the running action that touched the page; `None` if the client only supposes that
-    /// one will.
     fn pull_block(
         &mut self,
         request: RequestId,
         handle: ImageHandle,
-        touched: Option<Token>,
+        by: By,
         page: PageId,
         block: BlockId,
         force: bool,
@@ -178,6 +176,7 @@ impl Session {
         let image = self.image(handle)?;
         let entry = image.metadata.block(block).ok_or_else(|| image.no_block(block))?;
         check_page(&image, page)?;
+        let touched = by.touched();
         if let Some(stream) = self.on_the_way(handle, page, entry.stored_bytes as usize).filter(|_| !force) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });
@@ -186,20 +185,24 @@ impl Session {
             }
             return Ok(());
         }
+        if !force && far::takes_lone_pages(self, &image) {
+            // Whether a block is worth its bytes depends on what is predicted.
+            self.demanded(&image, touched, page, force);
+            return far::answer(self, request, (handle, &image), by, (page, block));
+        }
         // The read is on its way before anything is predicted.
         if force || !near::answer_block(self, request, (handle, &image), block)? {
-            if let Some((pushes, mut link)) = self.pushes() {
-                pushes.prove(&mut link, (handle, &image), Proven::Stored(block))?;
-            }
-            let reply = move |bytes| Reply::Block { block, bytes };
-            self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+            far::answer_block(self, request, (handle, &image), block)?;
         }
-        self.shared.metrics.blocks_demanded.one();
-        self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
-        if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
-            pushes.demanded(&mut link, &image, token, &[page], force);
-        }
+        self.demanded(&image, touched, page, force);
         Ok(())
+    }
+
+    /// A demand of one page was answered, or is about to be.
+    fn demanded(&mut self, image: &Arc<Published>, touched: Option<Token>, page: PageId, force: bool) {
+        if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
+            pushes.demanded(&mut link, image, token, &[page], force);
+        }
     }
 
     fn pull_pages(

@@ -6,11 +6,11 @@ use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
 use crate::format::{
-    FEATURE_DECODED, FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind, VERSION,
-    VERSION_MIN,
+    FEATURE_DECODED, FEATURE_LONE_PAGES, FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind,
+    VERSION, VERSION_MIN,
 };
 use crate::inbox::Arrived;
-use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
+use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerMessage};
 
 impl ClientConnection {
     pub(super) fn take_frames(&mut self, now: Moment, mut bytes: &[u8]) -> Result<(), WireError> {
@@ -46,6 +46,9 @@ impl ClientConnection {
                 match reply {
                     Reply::Error { .. } => self.check_error(request, false)?,
                     Reply::Decoded { .. } => self.check_feature_of(ServerKind::Decoded, FEATURE_DECODED)?,
+                    Reply::Pages { .. } if self.is_block(request) => {
+                        self.check_feature_of(ServerKind::Pages, FEATURE_LONE_PAGES)?;
+                    }
                     _ => {}
                 }
                 self.take_reply(request, reply)?;
@@ -132,6 +135,12 @@ impl ClientConnection {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a request asks for a block.
+    fn is_block(&mut self, request: RequestId) -> bool {
+        let pending = self.requests.get_mut(request);
+        pending.is_some_and(|pending| matches!(pending.ask, Request::PullBlock { .. }))
     }
 
     /// Nobody sends what was not asked for to a client that did not say that it takes it.

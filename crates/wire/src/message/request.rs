@@ -133,6 +133,7 @@ impl Request {
             (Request::PullBlock { block, .. }, Reply::Block { block: found, .. }) => block == found,
             (Request::PullBlock { block, force, .. }, Reply::Decoded { block: found, .. }) => block == found && !force,
             (Request::PullPages { .. }, Reply::Pages { .. }) => true,
+            (Request::PullBlock { force, speculative, .. }, Reply::Pages { .. }) => !force && !speculative,
             (Request::PullBlock { force, .. } | Request::PullPages { force, .. }, Reply::OnTheWay { .. }) => !force,
             (Request::List, Reply::Listing { .. }) => true,
             (Request::Status, Reply::Status { .. }) => true,
@@ -234,7 +235,9 @@ pub enum Reply {
         /// Its decoded bytes. The hashes of its chunks were sent before.
         bytes: Bytes,
     },
-    /// Answers `PullPages`.
+    /// Answers `PullPages`; and `PullBlock` unless forced or speculative, with its page alone: the
+    /// program follows a push, which brings what else it needs of the block. That only if both
+    /// sides know [`crate::format::FEATURE_LONE_PAGES`].
     Pages {
         /// How `bytes` is encoded; the number of the codec, which this crate does not interpret.
         codec: u8,

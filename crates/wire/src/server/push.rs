@@ -10,8 +10,9 @@ use crate::coding::Frame;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_DECODED, FEATURE_PROOFS, FEATURE_START, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX, PUSH_BYTES_MAX,
-    PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, START_BYTES_MAX, STREAMS_MAX, ServerKind,
+    FEATURE_DECODED, FEATURE_LONE_PAGES, FEATURE_PROOFS, FEATURE_START, PROOF_BYTES_MAX, PROOF_QUEUE_BYTES_MAX,
+    PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, START_BYTES_MAX,
+    STREAMS_MAX, ServerKind,
 };
 use crate::message::{ImageHandle, PushEndReason, PushPiece, ServerMessage};
 use crate::server::{ServerConnection, State};
@@ -350,6 +351,11 @@ impl ServerConnection {
     /// Whether the client takes decoded blocks.
     pub fn takes_decoded(&self) -> bool {
         self.hello.is_some_and(|hello| hello.features & FEATURE_DECODED != 0)
+    }
+
+    /// Whether the client takes a page as the answer to a demand of its block.
+    pub fn takes_lone_pages(&self) -> bool {
+        self.hello.is_some_and(|hello| hello.features & FEATURE_LONE_PAGES != 0)
     }
 
     /// Sends chunk hashes with a proof. They leave after replies that are queued, and before

@@ -5,7 +5,7 @@ use units::{ActionId, BlockId, Moment, PageId, RequestId, Token};
 
 use super::rig::{LinkConfig, Pair};
 use super::samples::flat;
-use crate::format::{FEATURE_DECODED, FEATURE_PIECES, FEATURES, VERSION};
+use crate::format::{FEATURE_DECODED, FEATURE_LONE_PAGES, FEATURE_PIECES, FEATURES, VERSION};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushHeader,
@@ -96,4 +96,41 @@ fn decoded_blocks_are_for_those_who_know_them_and_did_not_insist_on_stored_ones(
     let reply = ServerMessage::Reply { request, reply: decoded };
     let refused = client.receive(Moment(3), &flat(&encode::server(&reply)));
     assert!(matches!(refused, Err(WireError::WrongOrder { kind: "Decoded", .. })), "{refused:?}");
+}
+
+#[test]
+fn a_lone_page_answers_a_demand_of_a_block_where_both_know_the_feature() {
+    let pull = |force, speculative| Request::PullBlock {
+        image: ImageHandle(1),
+        token: Token(1),
+        page: PageId::default(),
+        block: BlockId(4),
+        force,
+        speculative,
+    };
+    let lone = Reply::Pages { codec: 0, bytes: Bytes::from_static(b"page") };
+    let (client, server) = (ClientConfig { features: FEATURES, ..ClientConfig::default() }, ServerConfig::default());
+    let mut pair = Pair::with(LinkConfig::new(20, 25), 1, Moment(0), client, server);
+    pair.settle();
+    pair.client_events();
+    let [request, forced, guessed] = [(false, false), (true, false), (false, true)]
+        .map(|(force, speculative)| pair.client.request(pair.now, pull(force, speculative)).unwrap());
+    pair.settle();
+    assert!(pair.server.takes_lone_pages());
+    assert!(pair.server.reply(forced, lone.clone()).is_err() && pair.server.reply(guessed, lone.clone()).is_err());
+    pair.server.reply(request, lone.clone()).unwrap();
+    pair.settle();
+    assert_eq!(pair.client_events(), [ClientEvent::Reply { request, reply: lone.clone() }]);
+
+    let mut pair = Pair::ready(LinkConfig::new(20, 25), 1);
+    let request = pair.client.request(pair.now, pull(false, false)).unwrap();
+    pair.settle();
+    assert_eq!(pair.server.reply(request, lone.clone()), Err(Refused::NoFeature("lone pages")));
+    let mut client = ClientConnection::new(ClientConfig::default(), Moment(0));
+    let hello = HelloReply { version: VERSION, features: FEATURES & !FEATURE_LONE_PAGES, frame_bytes_max: 1 << 20 };
+    client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
+    let request = client.request(Moment(2), pull(false, false)).unwrap();
+    let reply = ServerMessage::Reply { request, reply: lone };
+    let refused = client.receive(Moment(3), &flat(&encode::server(&reply)));
+    assert!(matches!(refused, Err(WireError::WrongOrder { kind: "Pages", .. })), "{refused:?}");
 }

@@ -81,6 +81,41 @@ fn what_a_push_brings_is_not_guessed() {
 }
 
 #[test]
+fn a_lone_page_ends_guessing_and_others_of_its_block_are_asked_for_by_themselves() {
+    let config = Config { granularity: Granularity::Block, ..Config::default() };
+    let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &config);
+    sim.toggle_connection(0);
+    let big = sim.tree.big();
+    for index in 0..3 {
+        sim.schedule.read(sim.now, PROGRAM, big, index * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
+    }
+    sim.settle();
+    sim.now = sim.now.after(ROUND_TRIP);
+    let (mut demands, mut guesses) = (Vec::new(), Vec::new());
+    for (_, command) in std::mem::take(&mut sim.commands) {
+        match command {
+            Command::Request { key, speculative: true, .. } => guesses.push(key),
+            Command::Request { key, wanted, .. } => demands.push((key, wanted)),
+            _ => {}
+        }
+    }
+    let [(key, Wanted::Block { page, .. })] = demands[..] else { panic!("{demands:?}") };
+    assert!(!guesses.is_empty());
+    sim.schedule.pages_arrived(sim.now, key, &[(page, Some(sim.tree.page(page)))]);
+    guesses.into_iter().for_each(|key| sim.schedule.failed(sim.now, key, Failure::Later));
+    sim.settle();
+    let asked: Vec<Wanted> = std::mem::take(&mut sim.commands)
+        .into_iter()
+        .filter_map(|(_, command)| match command {
+            Command::Request { wanted, speculative: false, .. } => Some(wanted),
+            Command::Request { wanted, .. } => panic!("a guess: {wanted:?}"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked, [Wanted::Pages(vec![PageId::new(big, 1), PageId::new(big, 2)])]);
+}
+
+#[test]
 fn regress_a_program_stays_with_its_connection_when_others_come_up() {
     let config = Config { granularity: Granularity::Block, readahead_blocks: 0, ..Config::default() };
     let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &config);

@@ -1,0 +1,83 @@
+//! Demands of devices that are far from the server: their links carry no more bytes than are of
+//! use.
+//!
+//! A program that follows a push gets no more of a block than the page that it touched, since the
+//! push brings what else it needs. For the same reason its device is to read nothing ahead.
+
+use std::sync::Arc;
+
+use units::{BlockId, PageId, RequestId, Token};
+use wire::{ErrorCode, ImageHandle, Reply};
+
+use super::pushes::Pushes;
+use super::{Session, metadata, near};
+use crate::error::Failure;
+use crate::proofs::Proven;
+use crate::published::Published;
+
+/// Who wants a block.
+#[derive(Clone, Copy)]
+pub(super) enum By {
+    /// The program of this token has touched a page of it.
+    Program(Token),
+    /// The client supposes that it will.
+    Readahead(Token),
+}
+
+impl By {
+    /// The program that touched a page.
+    pub fn touched(self) -> Option<Token> {
+        match self {
+            By::Program(token) => Some(token),
+            By::Readahead(_) => None,
+        }
+    }
+}
+
+/// Whether the device is far, and takes a page alone.
+pub(super) fn takes_lone_pages(session: &Session, image: &Published) -> bool {
+    session.wire.takes_lone_pages() && session.wire.takes_proofs() && image.proves() && !session.is_near()
+}
+
+/// Answers a device that takes lone pages.
+pub(super) fn answer(
+    session: &mut Session,
+    request: RequestId,
+    (handle, image): (ImageHandle, &Arc<Published>),
+    by: By,
+    (page, block): (PageId, BlockId),
+) -> Result<(), Failure> {
+    let foresees = |pushes: &Pushes| match by {
+        By::Program(token) => pushes.foresees(&session.wire, image, token, Some(page)),
+        By::Readahead(token) => pushes.foresees(&session.wire, image, token, None),
+    };
+    if !session.pushes.as_ref().is_some_and(foresees) {
+        return answer_block(session, request, (handle, image), block);
+    }
+    if by.touched().is_none() {
+        // Refused only if the request was cancelled or the connection is closed.
+        let _ = session.wire.reply_error(request, ErrorCode::Busy, "what the program needs is pushed");
+    } else if metadata::prove(session, request, handle, image, &[page])? {
+        near::answer_pages(session, request, image, &[page]);
+        session.shared.metrics.pages_demanded.one();
+    }
+    Ok(())
+}
+
+/// Answers with a block as it is stored.
+pub(super) fn answer_block(
+    session: &mut Session,
+    request: RequestId,
+    (handle, image): (ImageHandle, &Arc<Published>),
+    block: BlockId,
+) -> Result<(), Failure> {
+    let entry = image.metadata.block(block).ok_or_else(|| image.no_block(block))?;
+    if let Some((pushes, mut link)) = session.pushes() {
+        pushes.prove(&mut link, (handle, image), Proven::Stored(block))?;
+    }
+    let reply = move |bytes| Reply::Block { block, bytes };
+    session.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+    session.shared.metrics.blocks_demanded.one();
+    session.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
+    Ok(())
+}
