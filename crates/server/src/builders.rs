@@ -100,6 +100,12 @@ impl Builders {
     }
 }
 
+/// Gives the calling thread, and no other, what processor time nobody else wants.
+pub(crate) fn idle_priority() {
+    // Linux means the thread by it, and cuts the value to the lowest priority there is.
+    let _ = rustix::process::setpriority_process(None, 19);
+}
+
 /// Gives the calling thread, and no other, the priority of work that was foreseen.
 pub(crate) fn lower_priority() {
     // Linux means the thread by it. A refusal costs nothing but the order.

@@ -1,8 +1,9 @@
-//! The thread that opens and makes bundles: one of low priority for the whole server, fed by a
+//! The threads that open and make bundles: two of low priority for the whole server, each fed by a
 //! queue.
 //!
-//! One is enough, because a bundle only saves bytes. Until it is there, pushes are compressed live
-//! or come from an older bundle. [`policy`](crate::bundle::policy) decides what is made.
+//! They are enough, because a bundle only saves bytes. Until it is there, pushes are compressed
+//! live or come from an older bundle. [`policy`](crate::bundle::policy) decides what is made. The
+//! best bundles take ten times longer than others, so they have a thread of their own.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,11 +15,11 @@ use std::time::Duration;
 use predict::ActionPredictor;
 use profile::Action;
 use store::{Listed, Store};
-use units::ActionId;
+use units::{ActionId, Moment};
 use wire::ErrorCode;
 
 use crate::builders::lower_priority;
-use crate::bundle::policy::{Forms, Start};
+use crate::bundle::policy::{Forms, Grade, IdleTime, Start};
 use crate::bundle::{Bundle, PIECE_PAGES_MAX, Recipe, build, folder, key};
 use crate::error::Failure;
 use crate::lock::locked;
@@ -53,11 +54,20 @@ const BUNDLE_BYTES_MIN: u64 = 16 << 20;
 /// Orders waiting; more are dropped, and the next upkeep jobs again what is still missing.
 const QUEUE_MAX: usize = 4096;
 
-/// The thread and its queue.
+/// The threads and their queues.
 pub(crate) struct Bundler {
+    /// What is opened, and quick bundles.
+    quick: Lane,
+    best: Lane,
+    /// Time for the best bundles.
+    idle: Mutex<IdleTime>,
+    worker: Arc<Worker>,
+}
+
+/// A thread and its queue.
+struct Lane {
     jobs: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    worker: Arc<Worker>,
 }
 
 struct Worker {
@@ -66,8 +76,9 @@ struct Worker {
     log: Logger,
     stop: AtomicBool,
     waiting: AtomicUsize,
-    /// What is ordered and not made yet, so that nothing is ordered twice.
-    ordered: Mutex<HashSet<(u64, ActionId)>>,
+    /// What is ordered and not made yet, so that nothing is ordered twice. Best bundles count for
+    /// themselves.
+    ordered: Mutex<HashSet<(u64, ActionId, bool)>>,
     /// A warning said that there is no room for bundles.
     lacks_room: AtomicBool,
 }
@@ -86,6 +97,13 @@ struct Job {
     work: Work,
 }
 
+impl Job {
+    /// What it is in [`Worker::ordered`].
+    fn ordered(&self) -> (u64, ActionId, bool) {
+        (self.serial, self.action, self.work.is_best())
+    }
+}
+
 /// What to do for an action.
 #[derive(Clone, Copy)]
 enum Work {
@@ -95,8 +113,38 @@ enum Work {
     Build(Forms),
 }
 
+impl Work {
+    fn is_best(self) -> bool {
+        matches!(self, Work::Build(Forms { grade: Grade::Best, .. }))
+    }
+}
+
+impl Lane {
+    fn start(worker: &Arc<Worker>, name: &str) -> std::io::Result<Lane> {
+        let (sender, receiver) = channel();
+        let worker = worker.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            lower_priority();
+            worker.run(receiver)
+        })?;
+        Ok(Lane { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+    }
+
+    fn send(&self, message: Message) -> bool {
+        locked(&self.jobs).as_ref().is_some_and(|jobs| jobs.send(message).is_ok())
+    }
+
+    fn stop(&self) {
+        drop(locked(&self.jobs).take());
+        if let Some(thread) = locked(&self.thread).take() {
+            // A panic there was reported by the panic hook already.
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Bundler {
-    /// Starts the thread.
+    /// Starts the threads.
     pub fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, log: Logger) -> std::io::Result<Bundler> {
         let worker = Arc::new(Worker {
             store,
@@ -107,19 +155,16 @@ impl Bundler {
             ordered: Mutex::default(),
             lacks_room: AtomicBool::new(false),
         });
-        let (sender, receiver) = channel();
-        let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
-            let worker = worker.clone();
-            move || {
-                lower_priority();
-                worker.run(receiver)
-            }
-        })?;
-        Ok(Bundler { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), worker })
+        Ok(Bundler {
+            quick: Lane::start(&worker, "bundles")?,
+            best: Lane::start(&worker, "best bundles")?,
+            idle: Mutex::new(IdleTime::new()),
+            worker,
+        })
     }
 
     /// Orders what pays now, and looks at actions that came, changed or went.
-    pub fn keep_up(&self, image: &Arc<Published>, changed: Vec<ActionId>) {
+    pub fn keep_up(&self, image: &Arc<Published>, changed: Vec<ActionId>, now: Moment) {
         for action in changed {
             let found = locked(&image.predictor).action(action).map(|action| (action.pages.clone(), action.uses));
             let bundle = image.bundles.get(action);
@@ -134,7 +179,8 @@ impl Bundler {
                 image.bundles.foresee(action, count, uses, &start);
             }
         }
-        for (action, forms) in image.bundles.take_all_due() {
+        let due = image.bundles.take_all_due(&mut locked(&self.idle), now);
+        for (action, forms) in due {
             self.build(image, action, forms);
         }
     }
@@ -152,22 +198,20 @@ impl Bundler {
     }
 
     fn order(&self, image: &Arc<Published>, action: ActionId, work: Work) {
-        if self.waiting() >= QUEUE_MAX || !locked(&self.worker.ordered).insert((image.serial, action)) {
+        let job = Job { image: Arc::downgrade(image), serial: image.serial, action, work };
+        if self.waiting() >= QUEUE_MAX || !locked(&self.worker.ordered).insert(job.ordered()) {
             return;
         }
-        let job = Job { image: Arc::downgrade(image), serial: image.serial, action, work };
-        if let Some(jobs) = &*locked(&self.jobs) {
-            self.worker.waiting.fetch_add(1, Ordering::SeqCst);
-            // The thread outlives the sender, so this cannot fail before the end.
-            let _ = jobs.send(Message::Job(job));
-        }
+        self.worker.waiting.fetch_add(1, Ordering::SeqCst);
+        let lane = if work.is_best() { &self.best } else { &self.quick };
+        // The threads outlive the senders, so this cannot fail before the end.
+        let _ = lane.send(Message::Job(job));
     }
 
-    /// Waits until all that was ordered before is done, at most so long.
+    /// Waits until all that was ordered before is done but for best bundles, at most so long.
     pub fn wait(&self, most: Duration) {
         let (reached, done) = channel();
-        let sent = locked(&self.jobs).as_ref().is_some_and(|jobs| jobs.send(Message::Reached(reached)).is_ok());
-        if sent {
+        if self.quick.send(Message::Reached(reached)) {
             // Whatever is not done by then is done later.
             let _ = done.recv_timeout(most);
         }
@@ -178,14 +222,11 @@ impl Bundler {
         self.worker.waiting.load(Ordering::SeqCst)
     }
 
-    /// Stops at the next segment and waits for the thread. Blocks for some milliseconds.
+    /// Stops at the next segment and waits for the threads. Blocks for some milliseconds.
     pub fn stop(&self) {
         self.worker.stop.store(true, Ordering::SeqCst);
-        drop(locked(&self.jobs).take());
-        if let Some(thread) = locked(&self.thread).take() {
-            // A panic there was reported by the panic hook already.
-            let _ = thread.join();
-        }
+        self.quick.stop();
+        self.best.stop();
     }
 }
 
@@ -209,7 +250,10 @@ impl Worker {
                     continue;
                 }
             };
-            locked(&self.ordered).remove(&(job.serial, job.action));
+            // A best bundle is not ordered again while it is made.
+            if !job.work.is_best() {
+                locked(&self.ordered).remove(&job.ordered());
+            }
             if let (false, Some(image)) = (self.stopped(), job.image.upgrade()) {
                 let made = caught_blocking(|| {
                     self.work(&image, &job);
@@ -225,6 +269,9 @@ impl Worker {
                     self.metrics.bundles_failed.one();
                     self.log.warning(format_args!("making a bundle of image {} failed: {reason}", image.id));
                 }
+            }
+            if job.work.is_best() {
+                locked(&self.ordered).remove(&job.ordered());
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
@@ -249,7 +296,7 @@ impl Worker {
         let forms = match job.work {
             Work::Open => {
                 self.open(image, job.action);
-                image.bundles.take_due(job.action)
+                image.bundles.take_quick_due(job.action)
             }
             Work::Build(forms) => Some(forms),
         };
@@ -292,7 +339,11 @@ impl Worker {
 
     fn build(&self, image: &Published, recipe: &Recipe) -> Result<(), Failure> {
         let page = |page, out: &mut Vec<u8>| image.page(page, out);
-        if !build(&*self.store, recipe, &page, &|| self.stopped())? {
+        // The action may change while its best bundle is made: then another one is there by now.
+        let before = image.bundles.get(recipe.action);
+        let is_old =
+            || image.bundles.get(recipe.action).map(|bundle| bundle.serial) != before.as_ref().map(|it| it.serial);
+        if !build(&*self.store, recipe, &page, &|| self.stopped() || is_old())? {
             return Ok(());
         }
         self.lacks_room.store(false, Ordering::SeqCst);

@@ -169,7 +169,7 @@ impl Shared {
             self.save(image);
         }
         if let Some(bundler) = &self.bundler {
-            bundler.keep_up(image, changed);
+            bundler.keep_up(image, changed, self.now());
         }
     }
 

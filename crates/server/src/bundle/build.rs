@@ -1,5 +1,8 @@
 //! Making a bundle.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
 use codec::{Codec, StreamEncoder};
 use store::{Listed, Store, Upload};
 use units::{PAGE_BYTES, PageId};
@@ -7,8 +10,11 @@ use wire::{ErrorCode, PieceForm};
 use zerocopy::IntoBytes;
 
 use super::format::{self, Coded, Header, PAGES_MAX, PIECES_MAX, Piece};
+use super::policy::{Forms, Grade};
 use super::{FOLDER, Recipe, body_offset, header_hash, key, piece_hash};
+use crate::builders::idle_priority;
 use crate::error::Failure;
+use crate::panics::caught_blocking;
 use crate::storage::has_room;
 
 /// Bytes of pages between two restart points of the zstd stream. A push that begins between two of
@@ -17,6 +23,9 @@ const RESTART_BYTES: usize = 1 << 20;
 
 /// Base-2 logarithm of the zstd window: matches never reach beyond a restart point.
 const WINDOW_LOG: u8 = RESTART_BYTES.ilog2() as u8;
+
+/// How often it is looked whether a bundle is still wanted while a group of its pieces is made.
+const STOP_EVERY: Duration = Duration::from_millis(20);
 
 /// What all bundles of a store take, in bytes.
 pub(super) fn held_bytes(store: &dyn Store) -> Result<u64, Failure> {
@@ -119,37 +128,109 @@ fn write_pieces(
     stop: &dyn Fn() -> bool,
     table: &mut Vec<Piece>,
 ) -> Result<bool, Failure> {
-    let grade = recipe.forms.grade;
-    let mut encoder = StreamEncoder::new(grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
+    let press = Press::start(recipe.forms)?;
     let mut offset = body_offset(recipe.piece_count(), recipe.pages.len() as u32);
-    let (mut raw, mut compressed) = (Vec::new(), Vec::new());
     let pieces: Vec<&[PageId]> = recipe.pages.chunks(recipe.piece_pages as usize).collect();
     for group in pieces.chunks(recipe.restart_pieces() as usize) {
-        encoder.restart().map_err(failed)?;
-        let (mut zstd, mut lz4, mut plain) = (Group::default(), Group::default(), Group::default());
-        for (index, pages) in group.iter().enumerate() {
+        let mut raws = Vec::with_capacity(group.len());
+        for pages in group {
             if stop() {
                 return Ok(false);
             }
-            raw.clear();
+            let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);
             for page in *pages {
                 read(*page, &mut raw)?;
             }
-            encoder.piece(&raw, &mut compressed).map_err(failed)?;
-            let form = if index == 0 { PieceForm::ZstdBegins } else { PieceForm::ZstdContinues };
-            let piece = Piece {
-                zstd: zstd.add(&with_form(form, &compressed))?,
-                lz4: lz4.add(&independent(&raw, grade.lz4_level())?)?,
-                stored: if recipe.forms.stored { plain.add(&stored(&raw))? } else { Coded::default() },
-            };
-            table.push(piece);
+            raws.push(raw);
         }
-        for group in [zstd, lz4, plain] {
+        let Some(pressed) = press.press(raws, stop)? else { return Ok(false) };
+        table.extend(pressed.table);
+        for group in [pressed.zstd, pressed.lz4, pressed.plain] {
             upload.write_at(offset, &group.bytes)?;
             offset += group.bytes.len() as u64;
         }
     }
     Ok(true)
+}
+
+/// Compresses the pieces between two restart points.
+enum Press {
+    Here(Forms),
+    /// On a thread that gets what processor time nobody else wants. It holds no lock that others
+    /// need, and is not waited for at the end.
+    Aside {
+        raws: SyncSender<Vec<Vec<u8>>>,
+        pressed: Receiver<Result<Pressed, Failure>>,
+    },
+}
+
+/// Pieces between two restart points in each codec, and where each one lies.
+#[derive(Default)]
+struct Pressed {
+    table: Vec<Piece>,
+    zstd: Group,
+    lz4: Group,
+    plain: Group,
+}
+
+impl Press {
+    /// The best grade takes seconds.
+    fn start(forms: Forms) -> Result<Press, Failure> {
+        if forms.grade != Grade::Best {
+            return Ok(Press::Here(forms));
+        }
+        let (raws, groups) = sync_channel::<Vec<Vec<u8>>>(1);
+        let (sender, pressed) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("best press".to_owned())
+            .spawn(move || {
+                idle_priority();
+                while let Ok(raws) = groups.recv() {
+                    let made = caught_blocking(|| press(&raws, forms));
+                    let failed = |text| Err(Failure::new(ErrorCode::Internal, text));
+                    if sender.send(made.unwrap_or_else(failed)).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+        Ok(Press::Aside { raws, pressed })
+    }
+
+    /// `None` if it was stopped.
+    fn press(&self, group: Vec<Vec<u8>>, stop: &dyn Fn() -> bool) -> Result<Option<Pressed>, Failure> {
+        let (raws, pressed) = match self {
+            Press::Here(forms) => return press(&group, *forms).map(Some),
+            Press::Aside { raws, pressed } => (raws, pressed),
+        };
+        let gone = || Failure::new(ErrorCode::Internal, "the thread that compresses is gone");
+        raws.send(group).map_err(|_| gone())?;
+        loop {
+            match pressed.recv_timeout(STOP_EVERY) {
+                Ok(made) => return made.map(Some),
+                Err(RecvTimeoutError::Timeout) if stop() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+}
+
+/// Compresses pieces: one zstd stream, and each by itself.
+fn press(raws: &[Vec<u8>], forms: Forms) -> Result<Pressed, Failure> {
+    let mut encoder = StreamEncoder::new(forms.grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
+    let (mut pressed, mut compressed) = (Pressed::default(), Vec::new());
+    for (index, raw) in raws.iter().enumerate() {
+        encoder.piece(raw, &mut compressed).map_err(failed)?;
+        let form = if index == 0 { PieceForm::ZstdBegins } else { PieceForm::ZstdContinues };
+        let piece = Piece {
+            zstd: pressed.zstd.add(&with_form(form, &compressed))?,
+            lz4: pressed.lz4.add(&independent(raw, forms.grade.lz4_level())?)?,
+            stored: if forms.stored { pressed.plain.add(&stored(raw))? } else { Coded::default() },
+        };
+        pressed.table.push(piece);
+    }
+    Ok(pressed)
 }
 
 /// The pieces between two restart points in one codec.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use units::ActionId;
+use units::{ActionId, Moment};
 
 use super::Bundle;
-use super::policy::{Account, Forms, Start};
+use super::policy::{Account, Forms, Grade, IdleTime, Start};
 use crate::lock::locked;
 
 /// Bundles by action. An old bundle stays until a new one is there.
@@ -31,8 +31,17 @@ struct Kept {
 }
 
 impl Kept {
-    fn take_due(&mut self) -> Option<Forms> {
-        let forms = self.account.due(self.pages, self.uses)?;
+    fn take_due(&mut self, idle: &mut IdleTime, now: Moment) -> Option<Forms> {
+        let mut forms = self.account.due(self.pages, self.uses)?;
+        if forms.grade == Grade::Best && !idle.take(now, self.pages) {
+            forms = self.account.quick_due(self.pages, self.uses)?;
+        }
+        self.account = Account::default();
+        Some(forms)
+    }
+
+    fn take_quick_due(&mut self) -> Option<Forms> {
+        let forms = self.account.quick_due(self.pages, self.uses)?;
         self.account = Account::default();
         Some(forms)
     }
@@ -103,15 +112,15 @@ impl Bundles {
         (kept.pages, kept.uses) = (pages, uses);
     }
 
-    /// The bundle of an action that pays now. It is told once: what was saved so far is spent with
-    /// it.
-    pub fn take_due(&self, action: ActionId) -> Option<Forms> {
-        locked(&self.by_action).get_mut(&action)?.take_due()
+    /// The quick bundle of an action if it pays now. It is told once: what was saved so far is
+    /// spent with it.
+    pub fn take_quick_due(&self, action: ActionId) -> Option<Forms> {
+        locked(&self.by_action).get_mut(&action)?.take_quick_due()
     }
 
-    /// All bundles that pay now, each told once.
-    pub fn take_all_due(&self) -> Vec<(ActionId, Forms)> {
+    /// All bundles that pay now and that there is time for, each told once.
+    pub fn take_all_due(&self, idle: &mut IdleTime, now: Moment) -> Vec<(ActionId, Forms)> {
         let mut by_action = locked(&self.by_action);
-        by_action.iter_mut().filter_map(|(action, kept)| Some((*action, kept.take_due()?))).collect()
+        by_action.iter_mut().filter_map(|(action, kept)| Some((*action, kept.take_due(idle, now)?))).collect()
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Bundle {
     /// Where it lies in the store.
     pub key: String,
     /// Tells bundles apart in memory; the same bundle opened anew gets another number.
-    serial: u64,
+    pub serial: u64,
     /// Base-2 logarithm of the zstd window.
     pub window_log: u8,
     pub forms: Forms,

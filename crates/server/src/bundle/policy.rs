@@ -15,11 +15,21 @@
 //! (Java, node), or a quarter (gcc). So when an action changes, what its next start would save with
 //! a quick bundle counts for as many starts as it has had in all, up to [`STARTS_MAX`].
 //!
+//! A program that has settled, whose last start was pushed its whole action out of the bundle and
+//! nothing else, will start so again, and can wait for its best bundle. That one is made in time
+//! that nobody else wants ([`build`](crate::bundle::build)), which is worth a fraction
+//! ([`IDLE_DISCOUNT`]). So all bundles together cost at most so many times more than the rule
+//! allows. What the best ones take is bounded besides, as a share of all time ([`IdleTime`]). Over
+//! fast links, where pieces go in LZ4 or as they are, the best bundle saves next to nothing, and is
+//! not made at any price.
+//!
 //! Units: nanoseconds of processor time, bytes on the link, pages, starts. A byte is worth the time
 //! that it takes of the device's link and its decoder, times [`WAIT_WORTH`], because a program
 //! waits for it.
 
-use units::PAGE_BYTES;
+use std::time::Duration;
+
+use units::{Moment, PAGE_BYTES};
 
 use crate::speed::{PushCodec, Speed};
 
@@ -30,6 +40,10 @@ const WAIT_WORTH: u64 = 8;
 /// Most starts that a changed action is expected to have. All bundles together cost at most so many
 /// times more than what starts without them have cost.
 const STARTS_MAX: u64 = 4;
+
+/// Processor time that nobody else wants costs this part of other. A start over WiFi then pays for
+/// the best bundle of an action that has settled; at the full price three do.
+const IDLE_DISCOUNT: i64 = 4;
 
 /// Processor time of a page that is compressed for one start: its share of a decoded block, copies,
 /// and zstd level 3.
@@ -75,6 +89,11 @@ impl Grade {
             Grade::Quick => 140_000,
             Grade::Best => 1_600_000,
         }
+    }
+
+    /// The same of a whole bundle of so many pages.
+    pub fn build_nanos(self, pages: u32) -> u64 {
+        u64::from(pages) * self.build_page_nanos()
     }
 
     /// The level of LZ4-HC.
@@ -169,6 +188,8 @@ pub(crate) struct Account {
     foreseen: i64,
     /// One of the starts would have been best pushed uncompressed.
     stored: bool,
+    /// Pages that the last start was pushed out of a bundle, if it was pushed nothing else.
+    held_alone: u32,
 }
 
 impl Account {
@@ -178,29 +199,78 @@ impl Account {
             *saved = saved.saturating_add(start.saving_nanos(grade));
         }
         self.stored |= start.prefers_stored();
+        let is_held = start.held.is_some() && start.live_pages == 0 && start.surplus_pages == 0;
+        self.held_alone = if is_held { start.held_pages } else { 0 };
     }
 
     /// The action has changed: its next starts will be pushed so.
     pub fn foresee(&mut self, start: &Start) {
         self.foreseen = start.saving_nanos(Grade::Quick);
+        self.held_alone = 0;
     }
 
     /// The bundle to make now of an action with so many pages that was started `uses` times: of
     /// those that pay, the one that pays most.
     pub fn due(&self, pages: u32, uses: u64) -> Option<Forms> {
-        let grade = self.due_grade(pages, uses)?;
+        self.due_of(&Grade::ALL, pages, uses)
+    }
+
+    /// The same if there is no time for the best one.
+    pub fn quick_due(&self, pages: u32, uses: u64) -> Option<Forms> {
+        self.due_of(&[Grade::Quick], pages, uses)
+    }
+
+    fn due_of(&self, grades: &[Grade], pages: u32, uses: u64) -> Option<Forms> {
+        let grade = self.due_grade(grades, pages, uses)?;
         Some(Forms { grade, stored: self.stored })
     }
 
-    fn due_grade(&self, pages: u32, uses: u64) -> Option<Grade> {
-        let cost = |grade: Grade| i64::from(pages).saturating_mul(grade.build_page_nanos() as i64);
-        let profit = |(saved, grade): (&i64, Grade)| (saved.saturating_sub(cost(grade)), grade);
-        let best = self.saved.iter().zip(Grade::ALL).map(profit).max_by_key(|(profit, _)| *profit)?;
+    /// What a bundle of `grade` costs now of an action with so many pages.
+    fn cost(&self, grade: Grade, pages: u32) -> i64 {
+        let nanos = grade.build_nanos(pages) as i64;
+        let has_settled = pages > 0 && self.held_alone >= pages;
+        if grade == Grade::Best && has_settled { nanos / IDLE_DISCOUNT } else { nanos }
+    }
+
+    fn due_grade(&self, grades: &[Grade], pages: u32, uses: u64) -> Option<Grade> {
+        let cost = |grade| self.cost(grade, pages);
+        let profit = |grade: Grade| (self.saved[grade as usize].saturating_sub(cost(grade)), grade);
+        let best = grades.iter().copied().map(profit).max_by_key(|(profit, _)| *profit)?;
         if best.0 >= 0 {
             return (pages > 0).then_some(best.1);
         }
         let expected = self.foreseen.saturating_mul(uses.min(STARTS_MAX) as i64);
         (pages > 0 && expected > 0 && expected >= cost(Grade::Quick)).then_some(Grade::Quick)
+    }
+}
+
+/// Part of the time of one processor (percent) that the best bundles take in the long run.
+const IDLE_PERCENT: u64 = 5;
+
+/// What may be saved up of it: the best bundle of the largest action takes 105 seconds.
+const IDLE_SAVED_MAX: Duration = Duration::from_secs(120);
+
+/// Processor time that the best bundles of all images may take.
+#[derive(Debug)]
+pub(crate) struct IdleTime {
+    left: Duration,
+    at: Moment,
+}
+
+impl IdleTime {
+    /// All that can be saved up is there.
+    pub fn new() -> IdleTime {
+        IdleTime { left: IDLE_SAVED_MAX, at: Moment(0) }
+    }
+
+    /// Takes the time that a bundle of so many pages takes, if it is there at `now`.
+    pub fn take(&mut self, now: Moment, pages: u32) -> bool {
+        let earned = now.since(self.at).as_nanos() as u64 / 100 * IDLE_PERCENT;
+        self.at = now;
+        self.left = self.left.saturating_add(Duration::from_nanos(earned)).min(IDLE_SAVED_MAX);
+        let left = self.left.checked_sub(Duration::from_nanos(Grade::Best.build_nanos(pages)));
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
     }
 }
 

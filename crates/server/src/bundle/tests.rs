@@ -239,7 +239,7 @@ fn an_action_of_which_a_sixth_is_new_gets_its_bundle_before_the_next_start() {
         predictor.end(token, now);
         let changed = predictor.take_changed();
         drop(predictor);
-        bundler.keep_up(&image, changed);
+        bundler.keep_up(&image, changed, Moment(0));
         bundler.wait(Duration::MAX);
         image.bundles.get(ActionId(1)).map_or(0, |bundle| bundle.pages.len())
     };

@@ -74,6 +74,43 @@ fn a_bundle_of_the_first_run_is_made_anew_when_the_third_has_found_a_sixth_more(
 }
 
 #[test]
+fn a_program_that_has_settled_gets_its_best_bundle_after_one_start_over_wifi_and_none_over_a_lan() {
+    let start = |rate, held| Start { rate: Some(rate), held_pages: 3000, held: Some(held), ..Start::default() };
+    let due_after = |starts: &[Start]| {
+        let mut account = Account::default();
+        starts.iter().for_each(|start| account.add(start));
+        account.due(3000, 3)
+    };
+    assert_eq!(due_after(&[start(WIFI, QUICK)]), Some(BEST));
+    let lan = start(LAN, Forms { stored: true, ..QUICK });
+    assert_eq!(due_after(&[lan; 1000]), None);
+    // Its last start was pushed a few pages live, or some in vain, or only a part.
+    let odd = |live_pages, surplus_pages, lacking| {
+        let held_pages = 3000 - live_pages - surplus_pages - lacking;
+        Start { live_pages, surplus_pages, held_pages, ..start(WIFI, QUICK) }
+    };
+    for odd in [odd(10, 0, 0), odd(0, 10, 0), odd(0, 0, 10)] {
+        assert_eq!(due_after(&[start(WIFI, QUICK), odd]), None);
+    }
+    let mut account = Account::default();
+    account.add(&start(WIFI, QUICK));
+    account.foresee(&odd(10, 0, 0));
+    assert_eq!((account.due(3000, 3), account.quick_due(3000, 3)), (None, None), "it has changed since");
+}
+
+#[test]
+fn the_best_bundles_take_no_more_than_their_share_of_the_time() {
+    let mut idle = IdleTime::new();
+    // 16 seconds each, of 120 that were saved up.
+    let taken = (0..100).filter(|_| idle.take(Moment(1_000_000), 10_000)).count();
+    assert_eq!(taken, 7);
+    assert!(idle.take(Moment(2_000_000), 100), "a small one has time");
+    let hours = (1..=36_000u64).filter(|second| idle.take(Moment(2_000_000 + second * 1_000_000), 10_000)).count();
+    assert_eq!(hours, 36_000 * 5 / 100 / 16);
+    assert!(!idle.take(Moment(0), 1_000_000), "a clock that stands still, and more than can be saved up");
+}
+
+#[test]
 fn an_action_that_lost_pages_pays_for_a_bundle_without_them() {
     let held = Some(QUICK);
     let start = |surplus_pages| Start {
@@ -85,9 +122,9 @@ fn an_action_that_lost_pages_pays_for_a_bundle_without_them() {
     };
     let mut account = Account::default();
     account.add(&start(0));
-    assert_eq!(account.due(3000, 1), None);
+    assert_eq!(account.quick_due(3000, 1), None);
     account.add(&start(300));
-    assert!(account.due(2700, 1).is_some());
+    assert_eq!(account.quick_due(2700, 1), Some(QUICK));
 }
 
 /// What is kept of one action, as [`Bundles`](crate::bundle::kept::Bundles) does.
@@ -206,8 +243,9 @@ impl Program {
             let pages = self.action(id);
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             let Some(forms) = kept.account.due(pages.len() as u32, 1) else { continue };
-            let cost = pages.len() as u64 * forms.grade.build_page_nanos();
-            assert!(kept.account.saved[forms.grade as usize] >= cost as i64, "no more is spent than starts have lost");
+            let cost = kept.account.cost(forms.grade, pages.len() as u32);
+            assert!(kept.account.saved[forms.grade as usize] >= cost, "no more is spent than starts have lost");
+            let cost = forms.grade.build_nanos(pages.len() as u32);
             self.builds.push((forms, pages.len()));
             *kept = Kept { account: Account::default(), held: Some((forms, pages.into_iter().collect())) };
             self.built_nanos += cost;
