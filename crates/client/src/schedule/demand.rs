@@ -1,5 +1,6 @@
 //! Demands, and what becomes of requests: replies, bad replies, lost connections.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use units::{BlockId, Moment, PageId, Token};
@@ -194,22 +195,35 @@ impl Schedule {
         } else if is_lone {
             self.readahead.followers().foreseen(request.token);
             self.demand_rest(now, &request);
+            self.pull_on(now);
         }
     }
 
-    /// READs may have counted on a block that does not come: asks for their pages.
+    /// READs may have counted on a block that does not come: asks for their pages, for each program
+    /// in its own name.
     fn demand_rest(&mut self, now: Moment, request: &Request) {
-        let left = self.reads.dependents(&self.metadata, &request.wanted);
-        self.demand_pages(now, request.token, &left, false);
+        let mut left: BTreeMap<Token, Vec<PageId>> = BTreeMap::new();
+        for page in self.reads.dependents(&self.metadata, &request.wanted) {
+            if let Some(token) = self.reads.demand(page) {
+                left.entry(token).or_default().push(page);
+            }
+        }
+        left.into_iter().for_each(|(token, pages)| self.demand_pages(now, token, &pages, false));
     }
 
     /// A request got no bytes.
     pub fn failed(&mut self, now: Moment, key: RequestKey, failure: Failure) {
         let Some(request) = self.take_request(now, key) else { return };
-        // Nobody waited for a guess when it was made.
-        match request.speculative && failure == Failure::Later {
-            true => self.demand_rest(now, &request),
-            false => self.retry(now, request, failure),
+        let is_refused_guess = request.speculative && failure == Failure::Later;
+        if let (true, Wanted::Block { block, .. }) = (is_refused_guess, &request.wanted) {
+            self.readahead.refused(*block);
+        }
+        // Nobody waited for a guess when it was made. Pages by themselves are of use only if they
+        // can be verified.
+        if is_refused_guess && self.metadata.takes_pages() {
+            self.demand_rest(now, &request);
+        } else {
+            self.retry(now, request, failure);
         }
         self.pull_on(now);
     }

@@ -293,6 +293,13 @@ impl Readahead {
         self.counters.pages_speculated += pages;
     }
 
+    /// The server refused a guess: that says nothing of how good guesses are.
+    pub fn refused(&mut self, block: BlockId) {
+        if self.unused.remove(&block) {
+            self.made = self.made.saturating_sub(1).max(self.used);
+        }
+    }
+
     /// A block that readahead brought left the cache, and no page of it was read.
     pub fn wasted(&mut self) {
         self.counters.blocks_speculated_wasted += 1;

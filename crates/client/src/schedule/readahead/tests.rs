@@ -147,6 +147,20 @@ fn useless_guesses_narrow_the_reach_and_useful_ones_widen_it_again() {
 }
 
 #[test]
+fn regress_guesses_that_the_server_refuses_are_not_judged() {
+    let mut policy = Readahead::new(8);
+    judge(&mut policy, 20, 10);
+    for block in 1000..1200 {
+        policy.add(ONE, Around { after: guesses(&[block]), ..Around::default() });
+        policy.next().unwrap();
+        policy.refused(BlockId(block));
+        policy.refused(BlockId(block));
+    }
+    assert_eq!((policy.made, policy.used), (20, 10));
+    assert!(far(&mut policy).iter().all(|reach| (reach.after, reach.before) == (4, 4)));
+}
+
+#[test]
 fn a_use_counts_once_and_only_for_a_guess() {
     let mut policy = Readahead::new(8);
     judge(&mut policy, 3, 1);

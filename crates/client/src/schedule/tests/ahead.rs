@@ -115,6 +115,58 @@ fn a_lone_page_ends_guessing_and_others_of_its_block_are_asked_for_by_themselves
     assert_eq!(asked, [Wanted::Pages(vec![PageId::new(big, 1), PageId::new(big, 2)])]);
 }
 
+/// Requests that wait to be answered: whose, what for, and whether they are guesses.
+fn asked(sim: &mut Sim) -> Vec<(RequestKey, Token, Wanted, bool)> {
+    let commands = std::mem::take(&mut sim.commands).into_iter();
+    let requests = commands.filter_map(|(_, command)| match command {
+        Command::Request { key, token, wanted, speculative, .. } => Some((key, token, wanted, speculative)),
+        _ => None,
+    });
+    requests.collect()
+}
+
+#[test]
+fn regress_each_program_asks_for_what_a_lone_page_leaves_in_its_own_name() {
+    const OTHER: Token = Token(3);
+    let config = Config { granularity: Granularity::Block, readahead_blocks: 0, ..Config::default() };
+    let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &config);
+    sim.toggle_connection(0);
+    let big = sim.tree.big();
+    for (token, index) in [(PROGRAM, 0), (OTHER, 1), (PROGRAM, 2)] {
+        sim.schedule.read(sim.now, token, big, index * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
+    }
+    sim.settle();
+    let [(key, PROGRAM, Wanted::Block { page, .. }, false)] = asked(&mut sim)[..] else { panic!("one demand") };
+    sim.schedule.pages_arrived(sim.now, key, &[(page, Some(sim.tree.page(page)))]);
+    sim.settle();
+    let asked: Vec<_> = asked(&mut sim).into_iter().map(|(_, token, wanted, _)| (token, wanted)).collect();
+    let of = |index| Wanted::Pages(vec![PageId::new(big, index)]);
+    assert_eq!(asked, [(OTHER, of(1)), (PROGRAM, of(2))]);
+}
+
+#[test]
+fn regress_a_refused_guess_is_asked_for_as_a_block_where_pages_cannot_be_verified() {
+    // The chunk hashes have not come, and no proof of them is expected.
+    let tree = Tree::large();
+    let metadata = Arc::new(Metadata::open_early(&tree.bytes, &image::Limits::default()).unwrap());
+    assert!(!metadata.takes_pages());
+    let config = Config { granularity: Granularity::Block, ..Config::default() };
+    let mut sim = Sim::new(Arc::new(Tree { metadata, ..tree }), 5, &config);
+    sim.toggle_connection(0);
+    let big = sim.tree.big();
+    sim.schedule.read(sim.now, PROGRAM, big, 0, 4096, Box::new(|_| ()));
+    sim.settle();
+    let guess = asked(&mut sim).into_iter().find(|(.., is_guess)| *is_guess).expect("a guess");
+    let (key, _, Wanted::Block { page, .. }, _) = guess else { panic!("{guess:?}") };
+    sim.schedule.read(sim.now, PROGRAM, big, u64::from(page.index) * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
+    sim.settle();
+    sim.commands.clear();
+    sim.schedule.failed(sim.now, key, Failure::Later);
+    sim.pass_time(1_000_000);
+    let again = asked(&mut sim);
+    assert!(matches!(again[..], [(.., Wanted::Block { .. }, true)]), "{again:?}");
+}
+
 #[test]
 fn regress_a_program_stays_with_its_connection_when_others_come_up() {
     let config = Config { granularity: Granularity::Block, readahead_blocks: 0, ..Config::default() };
