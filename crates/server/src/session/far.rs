@@ -34,24 +34,26 @@ impl By {
     }
 }
 
-/// Whether the device is far, and takes a page alone.
+/// Whether the device is far, and takes a page alone: its hashes come before it.
 pub(super) fn takes_lone_pages(session: &Session, image: &Published) -> bool {
-    session.wire.takes_lone_pages() && session.wire.takes_proofs() && image.proves() && !session.is_near()
+    let takes = session.wire.takes_lone_pages() && session.wire.takes_proofs() && !session.is_near();
+    takes && image.metadata.proves_chunk_hashes() && image.proves()
 }
 
-/// Answers a device that takes lone pages.
+/// Answers a device that takes lone pages. `dropped`: it had the page before. Then it lacks others
+/// as well that no push brings, since it is thought to have them.
 pub(super) fn answer(
     session: &mut Session,
     request: RequestId,
     (handle, image): (ImageHandle, &Arc<Published>),
-    by: By,
+    (by, dropped): (By, bool),
     (page, block): (PageId, BlockId),
 ) -> Result<(), Failure> {
     let foresees = |pushes: &Pushes| match by {
         By::Program(token) => pushes.foresees(&session.wire, image, token, Some(page)),
         By::Readahead(token) => pushes.foresees(&session.wire, image, token, None),
     };
-    if !session.pushes.as_ref().is_some_and(foresees) {
+    if dropped || !session.pushes.as_ref().is_some_and(foresees) {
         return answer_block(session, request, (handle, image), block);
     }
     if by.touched().is_none() {
@@ -77,7 +79,6 @@ pub(super) fn answer_block(
     }
     let reply = move |bytes| Reply::Block { block, bytes };
     session.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
-    session.shared.metrics.blocks_demanded.one();
-    session.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
+    session.count_block(entry.stored_bytes);
     Ok(())
 }

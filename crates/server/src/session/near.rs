@@ -28,7 +28,8 @@ pub(super) fn answer_block(
     block: BlockId,
 ) -> Result<bool, Failure> {
     let takes = session.wire.takes_decoded() && session.wire.takes_proofs() && session.is_near();
-    let raw_bytes = image.metadata.block(block).map_or(0, |entry| entry.raw_bytes as usize);
+    let (raw_bytes, stored_bytes) =
+        image.metadata.block(block).map_or((0, 0), |entry| (entry.raw_bytes as usize, entry.stored_bytes));
     if !takes || !image.metadata.proves_chunk_hashes() || !image.proves() || raw_bytes > DECODED_BYTES_MAX {
         return Ok(false);
     }
@@ -41,6 +42,7 @@ pub(super) fn answer_block(
         pushes.prove(&mut link, (handle, image), Proven::Decoded(block))?;
     }
     session.reply_with(request, Reply::Decoded { block, bytes }, room);
+    session.count_block(stored_bytes);
     Ok(true)
 }
 

@@ -156,7 +156,8 @@ impl Pushes {
         self.blocks.stopped(stream);
     }
 
-    /// A demand of pages is answered: what the device has, and what follows from the touch.
+    /// A demand of pages is answered: what the device has, and what follows from the touch. Whether
+    /// the device had the first one before.
     pub fn demanded(
         &mut self,
         link: &mut Link<'_>,
@@ -164,20 +165,21 @@ impl Pushes {
         token: Token,
         pages: &[PageId],
         force: bool,
-    ) {
+    ) -> bool {
+        let mut dropped = false;
         if let Some(touched) = pages.first().copied().filter(|_| token != ANONYMOUS) {
             // A forced demand follows a push that ended early; it says nothing about what the
             // device lost.
-            let cold = if force {
+            if force {
                 self.device.not_sent(image.id, pages);
-                false
             } else {
-                self.device.demanded(image.id, touched)
-            };
-            self.touch(link, image, token, touched, cold);
+                dropped = self.device.demanded(image.id, touched);
+            }
+            self.touch(link, image, token, touched, dropped);
         }
         self.device.sent(image.id, pages);
         image.bundles.asked_over(self.is_near.then_some(NEAR_RATE));
+        dropped
     }
 
     /// Tells the predictor of a touch and acts on what it says.

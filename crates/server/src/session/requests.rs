@@ -187,8 +187,8 @@ impl Session {
         }
         if !force && far::takes_lone_pages(self, &image) {
             // Whether a block is worth its bytes depends on what is predicted.
-            self.demanded(&image, touched, page, force);
-            return far::answer(self, request, (handle, &image), by, (page, block));
+            let dropped = self.demanded(&image, touched, page, force);
+            return far::answer(self, request, (handle, &image), (by, dropped), (page, block));
         }
         // The read is on its way before anything is predicted.
         if force || !near::answer_block(self, request, (handle, &image), block)? {
@@ -198,11 +198,16 @@ impl Session {
         Ok(())
     }
 
-    /// A demand of one page was answered, or is about to be.
-    fn demanded(&mut self, image: &Arc<Published>, touched: Option<Token>, page: PageId, force: bool) {
-        if let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) {
-            pushes.demanded(&mut link, image, token, &[page], force);
-        }
+    /// A demand of one page was answered, or is about to be. Whether the device had dropped it.
+    fn demanded(&mut self, image: &Arc<Published>, touched: Option<Token>, page: PageId, force: bool) -> bool {
+        let Some((token, (pushes, mut link))) = touched.zip(self.pushes()) else { return false };
+        pushes.demanded(&mut link, image, token, &[page], force)
+    }
+
+    /// A block is sent because the client misses a page.
+    pub(super) fn count_block(&self, stored_bytes: u32) {
+        self.shared.metrics.blocks_demanded.one();
+        self.shared.metrics.block_bytes_demanded.add(stored_bytes.into());
     }
 
     fn pull_pages(

@@ -43,8 +43,11 @@ fn a_near_device_gets_decoded_what_one_before_it_wanted() {
     let (rig, _) = Rig::with_image(&bytes, |_| {});
     let (mut first, handle) = near(&rig, 1, FEATURES);
     assert!(matches!(first.pull(handle, Token(0), page), Reply::Block { .. }), "nobody waits for a decoder");
-    let raw = pull_decoded(&mut first, handle, page);
+    pull_decoded(&mut first, handle, page);
     assert_eq!(rig.metrics.blocks_decoded.get(), 1);
+    let demanded = rig.metrics.blocks_demanded.get();
+    let raw = pull_decoded(&mut first, handle, page);
+    assert_eq!(rig.metrics.blocks_demanded.get(), demanded + 1, "it was sent");
 
     // Its hashes came before it.
     let metadata = first.metadata(handle);

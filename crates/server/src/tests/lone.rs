@@ -70,3 +70,17 @@ fn a_page_that_a_learned_program_has_not_comes_with_its_block() {
     assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
     assert!(matches!(far.pull(handle, Token(2), all[999]), Reply::Block { .. }));
 }
+
+#[test]
+fn regress_a_page_that_the_device_dropped_comes_with_its_block() {
+    let bytes = image(30);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 1000);
+    let (mut first, _) = teach(&rig, 1, &all);
+    first.status_until(|status| actions(status) == 1);
+    let (mut far, handle) = device(&rig, 2, 30_000);
+    far.credits = true;
+    assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
+    far.until(|far| far.have.contains(&all[40]));
+    assert!(matches!(far.pull(handle, Token(2), all[40]), Reply::Block { .. }), "no push brings its neighbours");
+}
