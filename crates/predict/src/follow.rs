@@ -223,13 +223,17 @@ impl Follow {
         pages.flat_map(|page| std::iter::once(*page).chain(extras.remove(page).unwrap_or_default())).collect()
     }
 
-    /// Whether the misses since the last hit lie in so few files, and are so few, that the run may
-    /// go on behind them.
+    /// Whether the misses since the last hit are so few, and lie in so few files, of which one is
+    /// new, that the run may go on behind them. A program that is a single file, and does something
+    /// else, misses pages of that file only.
     pub fn is_detour(&self, config: &Config) -> bool {
         let mut files: Vec<InodeId> = self.misses.iter().map(|page| page.inode).collect();
         files.sort_unstable();
         files.dedup();
-        files.len() <= config.detour_files && self.misses.len() <= DETOUR_SEGMENTS * config.segment_pages as usize
+        let is_new = |file: &InodeId| self.action.pages.iter().all(|page| page.inode != *file);
+        files.len() <= config.detour_files
+            && self.misses.len() <= DETOUR_SEGMENTS * config.segment_pages as usize
+            && files.iter().any(is_new)
     }
 
     /// Takes the misses since the last hit out of the extras: they belong to something else.

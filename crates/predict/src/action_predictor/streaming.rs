@@ -14,8 +14,9 @@
 //! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then
 //!   the program does something else: another action that begins with them, or that explains most
 //!   of them, or something new to construct.
-//! - Misses that lie in one or two files say less: python compiles a module that has changed, with
-//!   pages of its own that it did not use before, and goes on as ever. The push goes on, too.
+//! - Misses that lie in one or two files, of which one is new, say less: python compiles a module
+//!   that has changed, with pages of its own that it did not use before, and goes on as ever. The
+//!   push goes on, too.
 //! - A run that comes back to the action it left takes it up again.
 //!
 //! In an audit every touch is visible, so the whole order is recorded as one action, whatever

@@ -200,13 +200,17 @@ fn regress_a_module_that_is_compiled_does_not_end_the_push() {
     }
     let order = touch(&mut predictor, known[64]).push.unwrap();
     assert!(!order.begins, "the push goes on: {order:?}");
-    // Other files, or too many pages, are another way.
-    let files = (0..).position(|number| touch(&mut predictor, of(60 + number, 0)).cancel);
+    // Other files, other pages of the same files, or too many pages, are another way.
+    let files = (0..100).position(|number| touch(&mut predictor, of(60 + number, 0)).cancel);
     assert_eq!(files, Some(7));
     touch(&mut predictor, known[70]);
     touch(&mut predictor, known[71]);
-    let pages = (0..).position(|number| touch(&mut predictor, of(90, number)).cancel);
+    let pages = (0..100).position(|number| touch(&mut predictor, of(90, number)).cancel);
     assert_eq!(pages, Some(71));
+    touch(&mut predictor, known[72]);
+    touch(&mut predictor, known[73]);
+    let parts = (0..100).position(|number| touch(&mut predictor, of(1, 2000 + number)).cancel);
+    assert_eq!(parts, Some(7));
     predictor.end(a, now);
     let action = predictor.action(units::ActionId(1)).unwrap();
     assert!(extras[..40].iter().all(|page| action.pages.contains(page)), "the next start is pushed them");

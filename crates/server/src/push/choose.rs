@@ -128,7 +128,8 @@ impl PagePusher {
     /// Whether something is on its way to a token, or will be.
     pub fn pushes_to(&self, wire: &ServerConnection, image: ImageId, token: Token) -> bool {
         let sends = wire.queued_push_bytes() + wire.in_flight_push_bytes() as usize > 0;
-        self.sequences.iter().any(|sequence| sequence.is_for(image, token) && (sends || !sequence.has_ended()))
+        let comes = |sequence: &Sequence| !sequence.is_unwanted() && (sends || !sequence.has_ended());
+        self.sequences.iter().any(|sequence| sequence.is_for(image, token) && comes(sequence))
     }
 
     /// What a byte costs the device now.

@@ -137,10 +137,10 @@ impl ClientConnection {
         }
     }
 
-    /// Whether a request asks for a block.
+    /// Whether a request asks for a block, and its page would do.
     fn is_block(&mut self, request: RequestId) -> bool {
         let pending = self.requests.get_mut(request);
-        pending.is_some_and(|pending| matches!(pending.ask, Request::PullBlock { .. }))
+        pending.is_some_and(|pending| matches!(pending.ask, Request::PullBlock { force: false, .. }))
     }
 
     /// Nobody sends what was not asked for to a client that did not say that it takes it.

@@ -135,11 +135,13 @@ fn a_server_cannot_send_a_reply_that_does_not_fit() {
     let stream = StreamId(1);
     for wrong in [
         Reply::Block { block: BlockId(4), bytes: Bytes::from_static(b"x") },
-        Reply::Pages { codec: 0, bytes: Bytes::from_static(b"x") },
+        Reply::MetaData { offset: 0, bytes: Bytes::from_static(b"x") },
         Reply::Listing { json: Bytes::new() },
     ] {
         assert_eq!(pair.server.reply(request, wrong), Err(Refused::WrongReply(request)));
     }
+    let lone = Reply::Pages { codec: 0, bytes: Bytes::from_static(b"x") };
+    assert_eq!(pair.server.reply(request, lone), Err(Refused::NoFeature("lone pages")));
     assert_eq!(pair.server.reply(request, Reply::OnTheWay { stream }), Err(Refused::UnknownStream(stream)));
     let large = Reply::Block { block: BlockId(3), bytes: Bytes::from(vec![0; 3 << 20]) };
     assert!(matches!(pair.server.reply(request, large), Err(Refused::Limit { .. })));
