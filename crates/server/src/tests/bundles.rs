@@ -297,9 +297,10 @@ fn a_full_disk_is_told_once_and_not_at_each_start() {
         move |_, line| lines.lock().unwrap().push(line.to_owned())
     });
     let rig = Rig::start(config);
-    for seed in 1..=4 {
-        let (mut client, _) = teach(&rig, seed.into(), &program(&bytes, seed, 150));
-        client.status_until(|_| rig.metrics.bundles_failed.get() >= seed);
+    let all = program(&bytes, 5, 600);
+    for (program, device) in all.chunks(150).zip(1..) {
+        let (mut client, _) = teach(&rig, device.into(), program);
+        client.status_until(|_| rig.metrics.bundles_failed.get() >= device);
     }
     let said = lines.lock().unwrap().iter().filter(|line| line.contains("undle")).cloned().collect::<Vec<_>>();
     assert!(said.len() == 1 && said[0].contains("free some space"), "{said:?}");
