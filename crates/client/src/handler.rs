@@ -129,7 +129,7 @@ impl Handler for ImageHandler {
     }
 
     fn moved(&mut self, moved: Moved) {
-        self.shared.run(|schedule, _| schedule.connection_traffic(self.index, moved.received, moved.sent));
+        self.shared.run(|schedule, _| schedule.connections().moved(self.index, moved.received, moved.sent));
     }
 
     fn event(&mut self, connection: &mut Connection, event: ClientEvent) -> ControlFlow<()> {
@@ -326,7 +326,7 @@ impl ImageHandler {
         let bytes = self.answer_bytes(wanted);
         let (answer, traffic) = self.short.ask(&self.shared, &self.dialer, ask, bytes);
         let (received, sent) = (traffic.bytes_received, traffic.bytes_sent);
-        self.shared.run(|schedule, _| schedule.connection_traffic(self.index, received, sent));
+        self.shared.run(|schedule, _| schedule.connections().moved(self.index, received, sent));
         match answer {
             Ok(reply) => self.take_reply(key, wanted, reply),
             Err(_) => connection.machine.lost(),

@@ -86,7 +86,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
     // Up before its thread runs: requests from now on wait in the channel.
     let (received, sent) = exchange.moved;
     shared.run(|schedule, now| {
-        schedule.connection_traffic(0, received, sent);
+        schedule.connections().moved(0, received, sent);
         schedule.connection_up(now, 0, false);
     });
     let mut ready = Some(exchange);
@@ -389,7 +389,7 @@ impl Worker {
     fn count(&self, exchange: &mut Exchange) {
         let (received, sent) = std::mem::take(&mut exchange.moved);
         if received + sent > 0 {
-            self.shared.run(|schedule, _| schedule.connection_traffic(self.index, received, sent));
+            self.shared.run(|schedule, _| schedule.connections().moved(self.index, received, sent));
         }
     }
 }

@@ -116,8 +116,8 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     // Up before its thread runs: requests from now on wait in the channel.
     let traffic = connection.machine.traffic();
     shared.run(|schedule, now| {
-        schedule.connection_traffic(0, traffic.bytes_received, traffic.bytes_sent);
-        schedule.opened(answers);
+        schedule.connections().moved(0, traffic.bytes_received, traffic.bytes_sent);
+        schedule.connections().opened(answers);
         schedule.connection_up(now, 0, false);
     });
     let mut ready = Some((connection, opened.image));

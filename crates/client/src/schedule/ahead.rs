@@ -11,20 +11,16 @@ use units::{BlockId, Moment, PageId, Token};
 use super::requests::Request;
 use super::{Candidate, Schedule, State, neighbours};
 use crate::command::Command;
-use crate::page_parts::PageParts;
+use crate::page_parts::{PageParts, Part};
 
 impl Schedule {
     /// A page was taken from the cache: remember which parts, and read on if it was the first of a
     /// block read ahead.
     pub(super) fn note_taken(&mut self, now: Moment, token: Token, page: PageId, parts: &PageParts) {
-        let mut first_use = false;
-        for part in parts.iter(&self.metadata) {
-            if self.cache.take(part.block, part.offset, part.bytes) {
-                self.readahead.used(part.block);
-                first_use = true;
-            }
-        }
-        if first_use {
+        let is_first = |part: &Part| self.cache.take(part.block, part.offset, part.bytes);
+        let used: Vec<BlockId> = parts.iter(&self.metadata).filter(is_first).map(|part| part.block).collect();
+        used.iter().for_each(|block| self.readahead.used(*block));
+        if !used.is_empty() {
             self.read_on(now, token, page);
         }
     }

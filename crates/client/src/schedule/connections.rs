@@ -18,7 +18,7 @@ const HOMES_MAX: usize = 4096;
 /// Invariants:
 /// - A command is added only for a connection that is up, except `Close`.
 /// - All commands of a token go to one connection while it is up, so the server sees them in order.
-pub(super) struct Connections {
+pub(crate) struct Connections {
     states: Vec<ConnectionState>,
     /// The connections that tokens have.
     homes: HashMap<Token, ConnectionIndex>,
@@ -37,7 +37,7 @@ struct ConnectionState {
 
 /// When a request was sent, for the estimate of the link.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     pub connection: ConnectionIndex,
     at: Moment,
     /// Bytes the connection had received by then.

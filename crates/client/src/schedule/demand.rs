@@ -1,10 +1,10 @@
 //! Demands, and what becomes of requests: replies, bad replies, lost connections.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use units::{BlockId, Moment, PageId, Token};
 
+use super::connections::Connections;
 use super::reads::{Assembled, Source};
 use super::requests::Request;
 use super::{Schedule, State};
@@ -12,7 +12,6 @@ use crate::block_cache::{BlockBytes, Evicted, StoredBlock};
 use crate::command::{ConnectionIndex, Failure, RequestKey, StreamKey, Wanted};
 use crate::config::Granularity;
 use crate::error::ReadError;
-use crate::link::FirstAnswers;
 use crate::page_parts::PageParts;
 
 /// Bad answers to a request before its READs fail: damage on one connection is not damage
@@ -202,28 +201,22 @@ impl Schedule {
     /// READs may have counted on a block that does not come: asks for their pages, for each program
     /// in its own name.
     fn demand_rest(&mut self, now: Moment, request: &Request) {
-        let mut left: BTreeMap<Token, Vec<PageId>> = BTreeMap::new();
-        for page in self.reads.dependents(&self.metadata, &request.wanted) {
-            if let Some(token) = self.reads.demand(page) {
-                left.entry(token).or_default().push(page);
-            }
+        for (token, pages) in self.reads.dependents_by_program(&self.metadata, &request.wanted) {
+            self.demand_pages(now, token, &pages, false);
         }
-        left.into_iter().for_each(|(token, pages)| self.demand_pages(now, token, &pages, false));
     }
 
     /// A request got no bytes.
     pub fn failed(&mut self, now: Moment, key: RequestKey, failure: Failure) {
         let Some(request) = self.take_request(now, key) else { return };
         let is_refused_guess = request.speculative && failure == Failure::Later;
-        if let (true, Wanted::Block { block, .. }) = (is_refused_guess, &request.wanted) {
-            self.readahead.refused(*block);
+        if is_refused_guess {
+            self.readahead.refused(&request.wanted);
         }
-        // Nobody waited for a guess when it was made. Pages by themselves are of use only if they
-        // can be verified.
-        if is_refused_guess && self.metadata.takes_pages() {
-            self.demand_rest(now, &request);
-        } else {
-            self.retry(now, request, failure);
+        // Nobody waited for a guess when it was made. A page alone has to be verified by itself.
+        match is_refused_guess && self.metadata.takes_pages() {
+            true => self.demand_rest(now, &request),
+            false => self.retry(now, request, failure),
         }
         self.pull_on(now);
     }
@@ -286,14 +279,9 @@ impl Schedule {
         Some(request)
     }
 
-    /// Times of the first answers, for the estimate of the link.
-    pub fn opened(&mut self, answers: FirstAnswers) {
-        self.connections.opened(answers);
-    }
-
-    /// A connection received bytes and sent some; for the counters and the estimate.
-    pub fn connection_traffic(&mut self, connection: ConnectionIndex, received: u64, sent: u64) {
-        self.connections.moved(connection, received, sent);
+    /// The connections: they are told what moves over them.
+    pub fn connections(&mut self) -> &mut Connections {
+        &mut self.connections
     }
 
     /// Bytes other than the answer to a request did not match the image.

@@ -27,6 +27,7 @@ use std::time::Duration;
 use units::{BlockId, InodeId, Moment, PageId, Token};
 
 use super::followers::Followers;
+use crate::command::Wanted;
 use crate::counters::ReadaheadCounters;
 
 /// Files remembered; a program reads few files sequentially at the same time, and each entry is 24
@@ -294,8 +295,10 @@ impl Readahead {
     }
 
     /// The server refused a guess: that says nothing of how good guesses are.
-    pub fn refused(&mut self, block: BlockId) {
-        if self.unused.remove(&block) {
+    pub fn refused(&mut self, wanted: &Wanted) {
+        if let Wanted::Block { block, .. } = wanted
+            && self.unused.remove(block)
+        {
             self.made = self.made.saturating_sub(1).max(self.used);
         }
     }

@@ -293,6 +293,17 @@ impl Reads {
         }
     }
 
+    /// The same, of the first program that waits for each.
+    pub fn dependents_by_program(&self, metadata: &Metadata, wanted: &Wanted) -> BTreeMap<Token, Vec<PageId>> {
+        let mut pages: BTreeMap<Token, Vec<PageId>> = BTreeMap::new();
+        for page in self.dependents(metadata, wanted) {
+            if let Some(wait) = self.waits.get(&page.to_u64()) {
+                pages.entry(wait.token).or_default().push(page);
+            }
+        }
+        pages
+    }
+
     /// Whether a block was kept for a page.
     pub fn has_block(&self, page: PageId, block: BlockId) -> bool {
         self.waits.get(&page.to_u64()).is_some_and(|wait| wait.blocks.iter().any(|(kept, _)| *kept == block))

@@ -157,7 +157,7 @@ impl Sim {
             return self.obey_hint(connection, token, &pages);
         }
         let Command::Request { key, wanted, force, .. } = command else { return };
-        self.schedule.connection_traffic(connection, 3000, 50);
+        self.schedule.connections().moved(connection, 3000, 50);
         let mood = if honest { 99 } else { self.pick(100) };
         let stream = self.streams.iter().find(|(stream, _)| stream.connection == connection).map(|(stream, _)| *stream);
         match (mood, stream) {

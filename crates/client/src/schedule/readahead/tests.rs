@@ -153,8 +153,9 @@ fn regress_guesses_that_the_server_refuses_are_not_judged() {
     for block in 1000..1200 {
         policy.add(ONE, Around { after: guesses(&[block]), ..Around::default() });
         policy.next().unwrap();
-        policy.refused(BlockId(block));
-        policy.refused(BlockId(block));
+        let refused = Wanted::Block { block: BlockId(block), page: PageId::new(InodeId(1), 0) };
+        policy.refused(&refused);
+        policy.refused(&refused);
     }
     assert_eq!((policy.made, policy.used), (20, 10));
     assert!(far(&mut policy).iter().all(|reach| (reach.after, reach.before) == (4, 4)));
