@@ -57,15 +57,15 @@ const QUEUE_MAX: usize = 4096;
 /// The threads and their queues.
 pub(crate) struct Bundler {
     /// What is opened, and quick bundles.
-    quick: Lane,
-    best: Lane,
+    quick: BundleThread,
+    best: BundleThread,
     /// Time for the best bundles.
     idle: Mutex<IdleTime>,
     worker: Arc<Worker>,
 }
 
 /// A thread and its queue.
-struct Lane {
+struct BundleThread {
     jobs: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -119,15 +119,15 @@ impl Work {
     }
 }
 
-impl Lane {
-    fn start(worker: &Arc<Worker>, name: &str) -> std::io::Result<Lane> {
+impl BundleThread {
+    fn start(worker: &Arc<Worker>, name: &str) -> std::io::Result<BundleThread> {
         let (sender, receiver) = channel();
         let worker = worker.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             lower_priority();
             worker.run(receiver)
         })?;
-        Ok(Lane { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(BundleThread { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
     fn send(&self, message: Message) -> bool {
@@ -156,8 +156,8 @@ impl Bundler {
             lacks_room: AtomicBool::new(false),
         });
         Ok(Bundler {
-            quick: Lane::start(&worker, "bundles")?,
-            best: Lane::start(&worker, "best bundles")?,
+            quick: BundleThread::start(&worker, "bundles")?,
+            best: BundleThread::start(&worker, "best bundles")?,
             idle: Mutex::new(IdleTime::new()),
             worker,
         })
@@ -203,9 +203,9 @@ impl Bundler {
             return;
         }
         self.worker.waiting.fetch_add(1, Ordering::SeqCst);
-        let lane = if work.is_best() { &self.best } else { &self.quick };
+        let thread = if work.is_best() { &self.best } else { &self.quick };
         // The threads outlive the senders, so this cannot fail before the end.
-        let _ = lane.send(Message::Job(job));
+        let _ = thread.send(Message::Job(job));
     }
 
     /// Waits until all that was ordered before is done but for best bundles, at most so long.
@@ -303,16 +303,14 @@ impl Worker {
         let done = forms.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
         let Err(failure) = done else { return };
         self.metrics.bundles_failed.one();
-        match failure.code == ErrorCode::NoSpace {
+        if failure.code != ErrorCode::NoSpace {
+            self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));
+        } else if !self.lacks_room.swap(true, Ordering::SeqCst) {
             // Each start would say it again.
-            true if self.lacks_room.swap(true, Ordering::SeqCst) => {}
-            true => self.log.warning(
+            self.log.warning(
                 "no bundles are made: the disk of the store has too little room left, so starts are compressed live; \
                  free some space",
-            ),
-            false => {
-                self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));
-            }
+            );
         }
     }
 
