@@ -265,7 +265,9 @@ fn fuse_ends_with_open_files() {
 #[test]
 fn fuse_ended_by_quit_in_a_direct_read() {
     let Some(mount) = Mount::start("fuse_ended_by_quit_in_a_direct_read") else { return };
-    let mut child = mount.blocked("read", &format!("ulimit -c 0; exec cat {}", mount.file("read")));
+    // Who starts tests in the background may ignore the signal, and so would the program.
+    let script = format!("ulimit -c 0; exec env --default-signal=QUIT cat {}", mount.file("read"));
+    let mut child = mount.blocked("read", &script);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), Signal::SIGQUIT).unwrap();
     ends(&child);
     assert_eq!(child.wait().unwrap().signal(), Some(3));
