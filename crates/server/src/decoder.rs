@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use store::Store;
 use units::BlockId;
 
+use crate::builders::idle_priority;
 use crate::decoded::Taken;
 use crate::panics::caught_blocking;
 use crate::published::Published;
@@ -18,10 +19,6 @@ use crate::published::Published;
 /// Blocks that wait to be decoded; more are left to a later demand. As many as a large program
 /// start uses.
 const WAITING_MAX: usize = 1024;
-
-/// Lowest priority: whoever decodes for a start that is yet to come must not slow down one that
-/// runs.
-const NICENESS: i32 = 19;
 
 /// The thread; it ends when this is dropped.
 pub(crate) struct Decoder {
@@ -44,8 +41,8 @@ impl Decoder {
 
 fn decode(blocks: &Receiver<(Weak<Published>, BlockId)>, store: &dyn Store) {
     let taken = Taken::default();
-    // Linux means the thread by it. A refusal costs nothing but the order.
-    let _ = rustix::process::setpriority_process(None, NICENESS);
+    // Who decodes for a start that is yet to come must not slow down one that runs.
+    idle_priority();
     while let Ok((image, block)) = blocks.recv() {
         let Some(image) = image.upgrade() else { continue };
         // Who reads a damaged block is told.

@@ -17,7 +17,8 @@ const HOMES_MAX: usize = 4096;
 ///
 /// Invariants:
 /// - A command is added only for a connection that is up, except `Close`.
-/// - All commands of a token go to one connection while it is up, so the server sees them in order.
+/// - All commands of a token go to one connection while it is up, so the server sees them in order;
+///   only if more tokens than [`HOMES_MAX`] run at once, some go to another one.
 pub(crate) struct Connections {
     states: Vec<ConnectionState>,
     /// The connections that tokens have.

@@ -128,7 +128,7 @@ fn write_pieces(
     stop: &dyn Fn() -> bool,
     table: &mut Vec<Piece>,
 ) -> Result<bool, Failure> {
-    let press = Press::start(recipe.forms)?;
+    let mut press = Press::start(recipe.forms)?;
     let mut offset = body_offset(recipe.piece_count(), recipe.pages.len() as u32);
     let pieces: Vec<&[PageId]> = recipe.pages.chunks(recipe.piece_pages as usize).collect();
     for group in pieces.chunks(recipe.restart_pieces() as usize) {
@@ -155,7 +155,7 @@ fn write_pieces(
 
 /// Compresses the pieces between two restart points.
 enum Press {
-    Here(Forms),
+    Here(StreamEncoder, Forms),
     /// On a thread that gets what processor time nobody else wants. It holds no lock that others
     /// need, and is not waited for at the end.
     Aside {
@@ -176,8 +176,9 @@ struct Pressed {
 impl Press {
     /// The best grade takes seconds.
     fn start(forms: Forms) -> Result<Press, Failure> {
+        let mut encoder = StreamEncoder::new(forms.grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
         if forms.grade != Grade::Best {
-            return Ok(Press::Here(forms));
+            return Ok(Press::Here(encoder, forms));
         }
         let (raws, groups) = sync_channel::<Vec<Vec<u8>>>(1);
         let (sender, pressed) = sync_channel(1);
@@ -186,7 +187,7 @@ impl Press {
             .spawn(move || {
                 idle_priority();
                 while let Ok(raws) = groups.recv() {
-                    let made = caught_blocking(|| press(&raws, forms));
+                    let made = caught_blocking(|| press(&mut encoder, &raws, forms));
                     let failed = |text| Err(Failure::new(ErrorCode::Internal, text));
                     if sender.send(made.unwrap_or_else(failed)).is_err() {
                         return;
@@ -198,9 +199,9 @@ impl Press {
     }
 
     /// `None` if it was stopped.
-    fn press(&self, group: Vec<Vec<u8>>, stop: &dyn Fn() -> bool) -> Result<Option<Pressed>, Failure> {
+    fn press(&mut self, group: Vec<Vec<u8>>, stop: &dyn Fn() -> bool) -> Result<Option<Pressed>, Failure> {
         let (raws, pressed) = match self {
-            Press::Here(forms) => return press(&group, *forms).map(Some),
+            Press::Here(encoder, forms) => return press(encoder, &group, *forms).map(Some),
             Press::Aside { raws, pressed } => (raws, pressed),
         };
         let gone = || Failure::new(ErrorCode::Internal, "the thread that compresses is gone");
@@ -217,8 +218,8 @@ impl Press {
 }
 
 /// Compresses pieces: one zstd stream, and each by itself.
-fn press(raws: &[Vec<u8>], forms: Forms) -> Result<Pressed, Failure> {
-    let mut encoder = StreamEncoder::new(forms.grade.level().into(), WINDOW_LOG.into()).map_err(failed)?;
+fn press(encoder: &mut StreamEncoder, raws: &[Vec<u8>], forms: Forms) -> Result<Pressed, Failure> {
+    encoder.restart().map_err(failed)?;
     let (mut pressed, mut compressed) = (Pressed::default(), Vec::new());
     for (index, raw) in raws.iter().enumerate() {
         encoder.piece(raw, &mut compressed).map_err(failed)?;
