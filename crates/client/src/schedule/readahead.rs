@@ -294,6 +294,12 @@ impl Readahead {
         self.counters.pages_speculated += pages;
     }
 
+    /// Guesses that count when it is judged how good they are.
+    #[cfg(test)]
+    pub fn made(&self) -> usize {
+        self.made as usize
+    }
+
     /// The server refused a guess: that says nothing of how good guesses are.
     pub fn refused(&mut self, wanted: &Wanted) {
         if let Wanted::Block { block, .. } = wanted

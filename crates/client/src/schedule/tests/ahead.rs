@@ -161,7 +161,9 @@ fn regress_a_refused_guess_is_asked_for_as_a_block_where_pages_cannot_be_verifie
     sim.schedule.read(sim.now, PROGRAM, big, u64::from(page.index) * PAGE_BYTES as u64, 4096, Box::new(|_| ()));
     sim.settle();
     sim.commands.clear();
+    let made = sim.schedule.readahead.made();
     sim.schedule.failed(sim.now, key, Failure::Later);
+    assert_eq!(sim.schedule.readahead.made(), made - 1, "a refused guess is not judged");
     sim.pass_time(1_000_000);
     let again = asked(&mut sim);
     assert!(matches!(again[..], [(.., Wanted::Block { .. }, true)]), "{again:?}");
