@@ -1,6 +1,6 @@
 //! What is served most is made ready before the server says that it is: its images are open, what
 //! was learned of them is loaded, their bundles are open and in memory. Otherwise the first start
-//! after a restart would wait for all that.
+//! after a restart would wait for all that. So is a new version of an image when it is published.
 //!
 //! It is bounded in time and memory: whatever is not ready by then is made ready when it is used.
 
@@ -40,26 +40,45 @@ pub(crate) fn warm(shared: &Shared) {
     }
     let begun = Instant::now();
     let mut opened = Vec::new();
-    let has_enough = |account: &Account| account.taken_bytes() > account.bytes_max() / MEMORY_PART;
     for id in most_used(shared, begun + LOOK_TIME_MAX) {
-        let is_full = has_enough(&shared.catalog.memory) || has_enough(&shared.catalog.learned);
-        if is_full || opened.len() >= shared.config.images.open_max || begun.elapsed() > TIME_MAX {
+        if !has_room(shared) || begun.elapsed() > TIME_MAX {
             break;
         }
-        // One for which there is no room would close those before it. Who asks for an image that
-        // cannot be opened is told why.
-        let Ok((image, fresh)) = shared.catalog.open_beside(id) else { continue };
-        if fresh {
-            shared.prepare(&image);
-            // Makes the tree that proofs are cut from, if there are chunk hashes.
-            image.proves();
-            opened.push(image);
-        }
+        opened.extend(open(shared, id));
     }
     if let (Some(bundler), Provider::Bundle) = (&shared.bundler, shared.config.learning.provider) {
         bundler.wait(TIME_MAX.saturating_sub(begun.elapsed()));
         read_pieces(shared, &opened, begun + TIME_MAX);
     }
+}
+
+/// An image was published: if something is expected of it, its bundles are made before the first
+/// device asks for it. Blocks.
+pub(crate) fn published(shared: &Shared, id: ImageId) {
+    if shared.config.learning.enabled && has_room(shared) && shared.store().len(&learned::key(id)).is_ok() {
+        open(shared, id);
+    }
+}
+
+/// Whether there is room to open an image that nobody asks for.
+fn has_room(shared: &Shared) -> bool {
+    let has_enough = |account: &Account| account.taken_bytes() > account.bytes_max() / MEMORY_PART;
+    let catalog = &shared.catalog;
+    let is_full = has_enough(&catalog.memory) || has_enough(&catalog.learned);
+    !is_full && catalog.opened().len() < shared.config.images.open_max
+}
+
+/// Opens an image and makes it ready. `None` if it is open, or if there is no room for it: one that
+/// nobody asks for closes no other. Who asks for an image that cannot be opened is told why.
+fn open(shared: &Shared, id: ImageId) -> Option<Arc<Published>> {
+    let (image, fresh) = shared.catalog.open_beside(id).ok()?;
+    if !fresh {
+        return None;
+    }
+    shared.prepare(&image);
+    // Makes the tree that proofs are cut from, if there are chunk hashes.
+    image.proves();
+    Some(image)
 }
 
 /// Images of which something was learned, that whose actions were used most first.

@@ -13,6 +13,7 @@ use super::Session;
 use crate::error::Failure;
 use crate::peer::Owner;
 use crate::upload::{self, Announced, Command, Reports, UploadHandle, UploadService};
+use crate::warm;
 
 /// The uploads of a connection.
 ///
@@ -99,7 +100,11 @@ impl Session {
             upload::Event::Finished(result) => {
                 self.uploads.remove(request);
                 match result {
-                    Ok(id) => self.reply(request, Reply::PutDone { id }),
+                    Ok(id) => {
+                        self.reply(request, Reply::PutDone { id });
+                        let shared = self.shared.clone();
+                        tokio::task::spawn_blocking(move || warm::published(&shared, id));
+                    }
                     Err(failure) => self.fail(request, &failure),
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use image::fixture::{Body, Fixture, Node, Part};
 use image::{Limits, Metadata};
 use profile::{ActionSet, MergeConfig};
+use serde_json::Value;
 use store::{Memory, Store};
 use units::{ImageId, PageId, Rng, SplitMix64, Token};
 use wire::Reply;
@@ -81,6 +82,25 @@ fn an_update_under_the_same_tag_starts_as_if_learned() {
     let program = moved(&program, &old, &new);
     is_pushed_at_once(&rig, "app", &program);
     assert_eq!(rig.metrics.pages_pushed.get(), program.len() as u64 - 1, "and nothing else");
+}
+
+#[test]
+fn an_update_has_its_bundle_before_anybody_opens_it() {
+    let (old, new) = (image(4), Fixture::default().pack(&updated(4)).unwrap());
+    let program = program(&old, 5, 100);
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
+    let mut client = Client::connect(rig.address, 7);
+    client.upload("app", &old);
+    drop(teach(&rig, 1, &program));
+    client.status_until(|status| status["images"][0]["bundles"] == 1);
+    client.upload("app", &new);
+    let (old, new) = (opened(&old), opened(&new));
+    let id = new.id().to_string();
+    let images = |status: &Value| status["images"].as_array().cloned().unwrap_or_default();
+    client.status_until(|status| images(status).iter().any(|image| image["id"] == *id && image["bundles"] == 1));
+    let before = rig.metrics.pushes_from_bundle.get();
+    is_pushed_at_once(&rig, "app", &moved(&program, &old, &new));
+    assert_eq!(rig.metrics.pushes_from_bundle.get(), before + 1);
 }
 
 #[test]
