@@ -5,7 +5,7 @@ mod learn;
 mod show;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::Read;
 #[cfg(feature = "full")]
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use anyhow::Context;
 use clap::Subcommand;
 use profile::flow::{self, FlowGraph};
 
+use crate::recording::output;
 use crate::{failure, progress};
 
 /// Flow graphs of data files: in which order their blocks are used. Learn, show, write by hand
@@ -188,38 +189,5 @@ fn create(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
             path.display()
         )));
     }
-    replace(path, bytes)
-}
-
-/// Writes a file as a whole: readers see the old one or the new one. What is no regular file, such
-/// as `/dev/stdout`, is written to as it is.
-fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    // A link stays one: what it leads to is replaced.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let old = std::fs::metadata(path).ok();
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        return std::fs::File::options()
-            .write(true)
-            .open(path)
-            .and_then(|mut file| file.write_all(bytes))
-            .with_context(failed);
-    }
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.part", std::process::id()));
-    let part = PathBuf::from(part);
-    let mut file = std::fs::File::options().write(true).create_new(true).open(&part).with_context(failed)?;
-    let written = match old {
-        Some(old) => file.set_permissions(old.permissions()),
-        None => Ok(()),
-    };
-    let written = written
-        .and_then(|()| file.write_all(bytes))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        // The failure that is told matters more.
-        let _ = std::fs::remove_file(&part);
-    }
-    written.with_context(failed)
+    output::replace(path, bytes)
 }

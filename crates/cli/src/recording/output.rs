@@ -56,6 +56,18 @@ impl Output {
         self.file.write_all(bytes).context("cannot write to it")
     }
 
+    /// Writes all there is to write. An old file stays until the new one is whole.
+    ///
+    /// # Errors
+    /// The disk is full, or the reader of a pipe gone.
+    pub fn write_all(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        if self.holds_old && self.is_regular() {
+            return replace(&self.path, bytes);
+        }
+        self.write(bytes)?;
+        self.sync()
+    }
+
     /// Some file systems tell only now that they are full.
     ///
     /// # Errors
@@ -84,9 +96,48 @@ impl Output {
 /// The message about a trace that could not be written to its end. An empty file is removed.
 pub fn incomplete(output: &Output, error: anyhow::Error) -> anyhow::Error {
     let path = output.path().display();
+    if output.holds_old {
+        return error.context(format!("there is no new trace: {path} is as it was"));
+    }
     if output.is_regular() && output.file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
         output.discard();
         return error.context(format!("there is no trace: {path} could not be written"));
     }
     error.context(format!("the trace {path} is not complete; what it holds of the beginning can be used"))
+}
+
+/// Writes a file as a whole: readers see the old one or the new one. What is no regular file, such
+/// as `/dev/stdout`, is written to as it is.
+///
+/// # Errors
+/// It cannot be written; the old file is as it was.
+pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    // A link stays one: what it leads to is replaced.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let old = std::fs::metadata(path).ok();
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        return std::fs::File::options()
+            .write(true)
+            .open(path)
+            .and_then(|mut file| file.write_all(bytes))
+            .with_context(failed);
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    let part = PathBuf::from(part);
+    let mut file = std::fs::File::options().write(true).create_new(true).open(&part).with_context(failed)?;
+    let written = match old {
+        Some(old) => file.set_permissions(old.permissions()),
+        None => Ok(()),
+    };
+    let written = written
+        .and_then(|()| file.write_all(bytes))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // The failure that is told matters more.
+        let _ = std::fs::remove_file(&part);
+    }
+    written.with_context(failed)
 }

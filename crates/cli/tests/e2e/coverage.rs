@@ -2,6 +2,7 @@
 //! is refused. Recording in QEMU is tested where kernels are built.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::*;
 
@@ -51,6 +52,31 @@ fn coverages_of_devices_are_made_merged_and_shown() {
     fs::write(at("counters"), [0, 7]).unwrap();
     fails(&["record", "--kernel-counters", &at("counters"), "--map", &at("map"), "-o", &at("none")], 3, "2 counters");
     assert!(!folder.path().join("none").exists());
+}
+
+#[test]
+fn a_full_disk_leaves_the_coverage_that_was_to_be_replaced() {
+    if !can_mount("a_full_disk_at_merge") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    fs::write(at("thawed"), "0xffffffff81234000 3 vfs_write+0x1c/0x40\n").unwrap();
+    ok(&["record", "--kernel-thawed", &at("thawed"), "--release", "6.12.117", "--scenario", "field", "-o", &at("one")]);
+    let text = fs::read_to_string(at("one")).unwrap();
+    let small = folder.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount = |arguments: &[&str]| Command::new("mount").args(arguments).arg(&small).status().unwrap().success();
+    assert!(mount(&["-t", "tmpfs", "-o", "size=64k", "tmpfs"]));
+    let all = small.join("all.cov");
+    fs::write(&all, &text).unwrap();
+    assert!(fs::write(small.join("rest"), vec![1; 1 << 20]).is_err(), "the disk is full");
+    let all = all.to_str().unwrap();
+    let told = fails(&["record", "--merge", all, "-o", all, "--force"], 1, "all.cov");
+    let (after, left) = (fs::read_to_string(all).unwrap(), fs::read_dir(&small).unwrap().count());
+    Command::new("umount").arg(&small).status().unwrap();
+    assert!(told.to_lowercase().contains("no space left"), "{told}");
+    assert_eq!((after, left), (text, 2));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::Context;
 
 use crate::failure;
+use crate::recording::output;
 
 pub fn run(file: &Path) -> anyhow::Result<()> {
     let before = super::bytes_of(file, super::FILE_BYTES_MAX)?;
@@ -36,7 +37,7 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
     if super::bytes_of(file, super::FILE_BYTES_MAX)? != before {
         return Err(failure::usage(format!("{} has changed meanwhile; {}", file.display(), kept())));
     }
-    super::replace(file, &graph.encode()).with_context(kept)?;
+    output::replace(file, &graph.encode()).with_context(kept)?;
     // It is saved; a text left behind does no harm.
     let _ = std::fs::remove_file(&path);
     Ok(())

@@ -319,9 +319,9 @@ fn write(
     more: &serde_json::Map<String, serde_json::Value>,
 ) -> anyhow::Result<ExitCode> {
     let text = coverage::write(coverage).inspect_err(|_| output.discard())?;
-    let written = output.write(text.as_bytes()).and_then(|()| output.sync());
+    let written = output.write_all(text.as_bytes());
     let path = output.path().display();
-    written.with_context(|| path.to_string())?;
+    written.inspect_err(|_| output.discard()).with_context(|| path.to_string())?;
     let functions = || coverage.functions.iter();
     let service = functions().filter(|function| function.service).count();
     let executed: u64 = functions().map(coverage::Function::executed).sum();

@@ -112,8 +112,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     if is_empty(&outcome) {
         output.discard();
     } else {
-        let written = output.write(&outcome.trace).and_then(|()| output.sync());
-        written.map_err(|error| incomplete(&output, error))?;
+        output.write_all(&outcome.trace).map_err(|error| incomplete(&output, error))?;
     }
     Ok(ExitCode::from(outcome.exit.follow()))
 }
