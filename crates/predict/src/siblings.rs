@@ -3,7 +3,8 @@
 //! Each has odds: how much it was used lately, divided by [`MISFIT`] for each touch that it does
 //! not have close ahead, if another one has. A touch that it has makes up for one that it has not,
 //! since runs of one action differ here and there. While two are about as likely, only what both
-//! have is worth pushing far ahead.
+//! have is worth pushing far ahead. One that was hardly used lately counts, too, until a touch
+//! speaks against it.
 
 use std::sync::Arc;
 
@@ -120,8 +121,9 @@ impl Siblings {
     pub fn new(score: u32, mut others: Vec<Sibling>) -> Siblings {
         others.truncate(SIBLINGS_MAX);
         let odds = Odds { score: score.max(UNLIKELY * UNLIKELY), misfits: 0 };
-        // One that was not used lately needs three touches that only it has.
-        others.iter_mut().for_each(|other| other.odds.score = other.odds.score.max(odds.score / UNLIKELY / 2));
+        // One that was not used lately is reckoned with until a touch does not fit it. It needs two
+        // touches that only it has.
+        others.iter_mut().for_each(|other| other.odds.score = other.odds.score.max(odds.score / UNLIKELY + 1));
         Siblings { odds, others, ..Siblings::default() }
     }
 

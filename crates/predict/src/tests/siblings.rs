@@ -49,8 +49,18 @@ fn wifi() -> CostModel {
     CostModel { round_trip: micros(4500), page_time: micros(260), work: micros(120), ..CostModel::default() }
 }
 
-/// One start after the other.
+/// A link that is faster than the program: all that is ordered comes.
+fn lan() -> CostModel {
+    let micros = Duration::from_micros;
+    CostModel { round_trip: micros(300), page_time: micros(20), work: micros(100), ..CostModel::default() }
+}
+
+/// One start after the other over WiFi.
 fn starts(predictor: &mut ActionPredictor, names: &[&str]) -> Vec<Evaluation> {
+    starts_over(&wifi(), predictor, names)
+}
+
+fn starts_over(link: &CostModel, predictor: &mut ActionPredictor, names: &[&str]) -> Vec<Evaluation> {
     let orders: Vec<Order> = names
         .iter()
         .enumerate()
@@ -63,7 +73,7 @@ fn starts(predictor: &mut ActionPredictor, names: &[&str]) -> Vec<Evaluation> {
             exact: true,
         })
         .collect();
-    evaluate(predictor, &orders, &wifi())
+    evaluate(predictor, &orders, link)
 }
 
 /// A predictor that has seen one exact run of each, in this order.
@@ -77,9 +87,14 @@ fn no_audits() -> Config {
     Config { audits: Audits::NONE, ..Config::default() }
 }
 
-/// What a start takes when nothing else was learned.
+/// What a start over WiFi takes when nothing else was learned.
 fn alone() -> HashMap<&'static str, Evaluation> {
-    NAMES.into_iter().map(|name| (name, starts(&mut learned(&[name], no_audits()), &[name])[0])).collect()
+    alone_over(&wifi())
+}
+
+fn alone_over(link: &CostModel) -> HashMap<&'static str, Evaluation> {
+    let start = |name| starts_over(link, &mut learned(&[name], no_audits()), &[name])[0];
+    NAMES.into_iter().map(|name| (name, start(name))).collect()
 }
 
 fn check_start(what: &str, name: &str, found: &Evaluation, alone: &HashMap<&str, Evaluation>, percent: u128) {
@@ -165,6 +180,23 @@ fn right_after_an_audit_of_one_the_others_still_waste_little() {
             set.prefer(id);
             let found = starts(&mut ActionPredictor::with_actions(set, no_audits()), &[name])[0];
             check_start(&format!("after an audit of {audited}"), name, &found, &alone, TIME_PERCENT_LEARNING);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_used_lately_wastes_little_over_any_link() {
+    for link in [wifi(), lan()] {
+        let alone = alone_over(&link);
+        for often in NAMES {
+            let mut set = learned(&NAMES, no_audits()).actions().clone();
+            let id = set.learn(&sibling(often), &no_audits().merge).action.unwrap();
+            (0..20).for_each(|_| set.credit(id));
+            for name in NAMES {
+                let mut predictor = ActionPredictor::with_actions(set.clone(), no_audits());
+                let found = starts_over(&link, &mut predictor, &[name])[0];
+                check_start(&format!("after many of {often}"), name, &found, &alone, TIME_PERCENT_MAX);
+            }
         }
     }
 }
