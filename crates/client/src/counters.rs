@@ -69,7 +69,8 @@ groups! {
         /// Pages that arrived in pushes and were verified.
         pages_pushed,
         /// Pushed pages known to be used: exact in audit runs and for READs answered from a push;
-        /// elsewhere a segment counts whole as soon as its sentinel (its first page) is read.
+        /// elsewhere a segment counts whole as soon as its sentinel (its first page) is read, or if
+        /// it was read before.
         pages_push_hit,
         /// Pushed pages taken to be wasted: in audit runs each page held and not read when its
         /// token ended; elsewhere the whole segment if its sentinel was not read by then. Pages

@@ -60,9 +60,8 @@ impl Schedule {
     }
 
     /// A piece is decoded and every page of it verified; `candidates` are its pages in order.
-    /// Returns those to store.
-    ///
-    /// `opens_segment`: the first page of the piece is the first of its segment.
+    /// Returns those to store. `opens_segment`: the first one is the first of its segment; if it
+    /// was read before, it is not read again and does not tell whether the segment is used.
     pub fn piece_digested(
         &mut self,
         now: Moment,
@@ -75,6 +74,8 @@ impl Schedule {
             self.hints.pages_came(now, &candidates, true);
             return self.pushes.hinted_digested(now, info.token, candidates, raw, &mut self.reads);
         }
+        let is_read = |first: &Candidate| self.touches.has(info.token, first.page);
+        let opens_segment = opens_segment && !candidates.first().is_some_and(is_read);
         let left = self.pushes.piece_digested(now, info, candidates, raw, opens_segment, &mut self.reads);
         if info.audit {
             // No room to see these pages being used. They are stored, and reported as if they had

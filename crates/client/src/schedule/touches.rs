@@ -69,6 +69,11 @@ impl Touches {
         }
     }
 
+    /// Whether a running action is known to have touched a page.
+    pub fn has(&self, token: Token, page: PageId) -> bool {
+        self.tokens.get(&token).is_some_and(|touches| touches.reported.contains(&page.to_u64()))
+    }
+
     /// A demand of these pages follows; touches from before go first.
     pub fn before_demand(&mut self, token: Token, pages: &[PageId], connections: &mut Connections) {
         if !self.is_reported(token) {
