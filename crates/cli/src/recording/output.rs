@@ -1,4 +1,4 @@
-//! The output file of a trace or a coverage.
+//! The output file of a trace or a coverage, and files that are replaced as a whole.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
