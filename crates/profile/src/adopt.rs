@@ -23,11 +23,14 @@ const ACTIONS_MAX: usize = 512;
 impl ActionSet {
     /// Takes over the actions of `other`, the one used last first, on the pages that `place` gives
     /// for theirs. Left out are actions whose first page or whose half is not found, those of which
-    /// less than `same_percent` has the same content, those that the set has something like
-    /// already, and those there is no room for. Returns how many came.
+    /// less than `same_percent` has the same content, those that the set had something like before,
+    /// and those there is no room for. Returns how many came.
     ///
-    /// None of them is proven here: they count half as much as in `other`, no exact run speaks for
-    /// their pages, and the second start that is pushed by one is an audit.
+    /// None of them is proven here: no exact run speaks for their pages, and the second start that
+    /// is pushed by one is an audit. Those that starts proved in `other` count half as much as
+    /// there, so that runs of this image soon outweigh them; the rest was only taken over itself,
+    /// and would count for nothing after a few versions. Of uses it is kept whether somebody
+    /// followed them at all.
     pub fn adopt(
         &mut self,
         other: &ActionSet,
@@ -35,34 +38,34 @@ impl ActionSet {
         same_percent: usize,
         mut place: impl FnMut(PageId) -> Option<Placed>,
     ) -> usize {
-        let mut adopted = 0;
+        let before = self.next_id;
         let mut room = (config.pages_total_max / 2).saturating_sub(self.pages_total());
-        // What was used last comes last, so that it keeps being the most recent.
-        let mut found = Vec::new();
+        let mut adopted = Vec::new();
         for action in other.ranked().into_iter().take(ACTIONS_MAX) {
             let Some(pages) = placed(action, config, same_percent, &mut place) else { continue };
-            if pages.len() <= room {
-                room -= pages.len();
-                found.push((action, pages));
-            }
-        }
-        for (action, pages) in found.into_iter().rev() {
-            let Some(first) = pages.first() else { continue };
+            let Some(first) = pages.first().filter(|_| pages.len() <= room) else { continue };
             let variants = self.variants(*first);
-            let is_known = |known: &&Action| likeness(known, &pages, config.overlap_percent).is_some();
+            let is_known =
+                |known: &&Action| known.id.0 < before && likeness(known, &pages, config.overlap_percent).is_some();
             if variants.iter().any(is_known)
                 || variants.len() >= config.variants_max
                 || self.actions.len() >= config.actions_max
             {
                 continue;
             }
+            room -= pages.len();
+            let taken = self.insert(pages, action.runs.min(1));
+            let is_proven = action.pushes > 0;
+            (taken.uses, taken.score) = (action.uses.clamp(1, 2), action.score >> u32::from(is_proven));
+            adopted.push(taken.id);
+        }
+        // What was used last keeps being the most recent.
+        for id in adopted.iter().rev() {
             self.clock += 1;
             let last_used = self.clock;
-            let taken = self.insert(pages, action.runs.min(1));
-            (taken.uses, taken.score, taken.last_used) = (1, action.score / 2, last_used);
-            adopted += 1;
+            self.actions.entry(*id).and_modify(|action| action.last_used = last_used);
         }
-        adopted
+        adopted.len()
     }
 }
 
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 2);
         let ranked: Vec<&Action> = set.ranked();
         let expected = [pages(101, 0..10), pages(101, 11..51)].concat();
-        assert_eq!((&ranked[0].pages, ranked[0].uses, ranked[0].pushes), (&expected, 1, 0));
+        assert_eq!((&ranked[0].pages, ranked[0].uses, ranked[0].pushes), (&expected, 2, 0));
         assert_eq!(set.image(), ImageId([2; 32]));
         // The first exact run without a page is enough to drop it.
         let id = ranked[0].id;
@@ -133,5 +136,27 @@ mod tests {
         assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 1, "that of file 2");
         assert_eq!(set.adopt(&old, &CONFIG(), 0, moved), 0);
         assert_eq!(ActionSet::new(ImageId([2; 32])).adopt(&old, &CONFIG(), 50, moved), 1, "file 2 is mostly the same");
+    }
+
+    #[test]
+    fn regress_versions_that_nobody_runs_keep_what_was_learned_once() {
+        let here = |page| Some(Placed { page, same: true });
+        // They have become alike in the course of their runs.
+        let mut learned = ActionSet::new(ImageId([1; 32]));
+        let ids = [50, 48].map(|count| {
+            let id = learned.insert(pages(1, 0..count), 1).id;
+            learned.credit(id);
+            id
+        });
+        learned.count_push(ids[1]);
+        let scores = |set: &ActionSet| set.ranked().iter().map(|action| action.score).collect::<Vec<_>>();
+        let before = scores(&learned);
+        let mut last = learned;
+        for version in 2..40 {
+            let mut next = ActionSet::new(ImageId([version; 32]));
+            assert_eq!(next.adopt(&last, &CONFIG(), 0, here), 2);
+            last = next;
+        }
+        assert_eq!(scores(&last), [before[0] / 2, before[1]], "the one that was pushed is to prove itself once");
     }
 }

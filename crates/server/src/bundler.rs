@@ -1,9 +1,10 @@
-//! The threads that open and make bundles: two of low priority for the whole server, each fed by a
-//! queue.
+//! The threads that open and make bundles: three of low priority for the whole server, each fed by
+//! a queue.
 //!
 //! They are enough, because a bundle only saves bytes. Until it is there, pushes are compressed
 //! live or come from an older bundle. [`policy`](crate::bundle::policy) decides what is made. The
-//! best bundles take ten times longer than others, so they have a thread of their own.
+//! best bundles take ten times longer than others, and opening one takes next to no time. So each
+//! [`Kind`] of work has a thread of its own, and none waits for another.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -54,20 +55,12 @@ const BUNDLE_BYTES_MIN: u64 = 16 << 20;
 /// Orders waiting; more are dropped, and the next upkeep jobs again what is still missing.
 const QUEUE_MAX: usize = 4096;
 
-/// The threads and their queues.
+/// The threads.
 pub(crate) struct Bundler {
-    /// What is opened, and quick bundles.
-    quick: BundleThread,
-    best: BundleThread,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// Time for the best bundles.
     idle: Mutex<IdleTime>,
     worker: Arc<Worker>,
-}
-
-/// A thread and its queue.
-struct BundleThread {
-    jobs: Mutex<Option<Sender<Message>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Worker {
@@ -75,10 +68,11 @@ struct Worker {
     metrics: Arc<Metrics>,
     log: Logger,
     stop: AtomicBool,
+    /// Where orders go, by [`Kind`]; empty once the threads are to end.
+    queues: Mutex<Vec<Sender<Message>>>,
     waiting: AtomicUsize,
-    /// What is ordered and not made yet, so that nothing is ordered twice. Best bundles count for
-    /// themselves.
-    ordered: Mutex<HashSet<(u64, ActionId, bool)>>,
+    /// What is ordered and not made yet, so that nothing is ordered twice.
+    ordered: Mutex<HashSet<(u64, ActionId, Kind)>>,
     /// A warning said that there is no room for bundles.
     lacks_room: AtomicBool,
 }
@@ -99,8 +93,8 @@ struct Job {
 
 impl Job {
     /// What it is in [`Worker::ordered`].
-    fn ordered(&self) -> (u64, ActionId, bool) {
-        (self.serial, self.action, self.work.is_best())
+    fn ordered(&self) -> (u64, ActionId, Kind) {
+        (self.serial, self.action, self.work.kind())
     }
 }
 
@@ -113,32 +107,29 @@ enum Work {
     Build(Forms),
 }
 
-impl Work {
-    fn is_best(self) -> bool {
-        matches!(self, Work::Build(Forms { grade: Grade::Best, .. }))
-    }
+/// Work that is done by one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Bundles are opened, and starts counted.
+    Open,
+    /// Quick bundles are made.
+    Quick,
+    /// The best ones are.
+    Best,
 }
 
-impl BundleThread {
-    fn start(worker: &Arc<Worker>, name: &str) -> std::io::Result<BundleThread> {
-        let (sender, receiver) = channel();
-        let worker = worker.clone();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            lower_priority();
-            worker.run(receiver)
-        })?;
-        Ok(BundleThread { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
-    }
+impl Kind {
+    /// With the names of their threads, in the order of the declaration.
+    const ALL: [(Kind, &str); 3] =
+        [(Kind::Open, "opening bundles"), (Kind::Quick, "bundles"), (Kind::Best, "best bundles")];
+}
 
-    fn send(&self, message: Message) -> bool {
-        locked(&self.jobs).as_ref().is_some_and(|jobs| jobs.send(message).is_ok())
-    }
-
-    fn stop(&self) {
-        drop(locked(&self.jobs).take());
-        if let Some(thread) = locked(&self.thread).take() {
-            // A panic there was reported by the panic hook already.
-            let _ = thread.join();
+impl Work {
+    fn kind(self) -> Kind {
+        match self {
+            Work::Open => Kind::Open,
+            Work::Build(Forms { grade: Grade::Quick, .. }) => Kind::Quick,
+            Work::Build(Forms { grade: Grade::Best, .. }) => Kind::Best,
         }
     }
 }
@@ -146,21 +137,27 @@ impl BundleThread {
 impl Bundler {
     /// Starts the threads.
     pub fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, log: Logger) -> std::io::Result<Bundler> {
+        let (senders, receivers): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| channel()).unzip();
         let worker = Arc::new(Worker {
             store,
             metrics,
             log,
             stop: AtomicBool::new(false),
+            queues: Mutex::new(senders),
             waiting: AtomicUsize::new(0),
             ordered: Mutex::default(),
             lacks_room: AtomicBool::new(false),
         });
-        Ok(Bundler {
-            quick: BundleThread::start(&worker, "bundles")?,
-            best: BundleThread::start(&worker, "best bundles")?,
-            idle: Mutex::new(IdleTime::new()),
-            worker,
-        })
+        let bundler = Bundler { threads: Mutex::default(), idle: Mutex::new(IdleTime::new()), worker };
+        for ((_, name), receiver) in Kind::ALL.into_iter().zip(receivers) {
+            let worker = bundler.worker.clone();
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                lower_priority();
+                worker.run(receiver)
+            })?;
+            locked(&bundler.threads).push(thread);
+        }
+        Ok(bundler)
     }
 
     /// Orders what pays now, and looks at actions that came, changed or went.
@@ -169,7 +166,7 @@ impl Bundler {
             let found = locked(&image.predictor).action(action).map(|action| (action.pages.clone(), action.uses));
             let bundle = image.bundles.get(action);
             if found.is_none() || image.bundles.is_unsought(action) {
-                self.order(image, action, Work::Open);
+                self.worker.order(image, action, Work::Open);
             } else if let (Some((pages, uses)), Some(bundle)) = (found, bundle) {
                 // What the run has found is pushed live from the next start on.
                 let live_pages = bundle.fit(&pages).lacking as u32;
@@ -187,31 +184,20 @@ impl Bundler {
 
     /// Orders a new bundle of an action.
     pub fn build(&self, image: &Arc<Published>, action: ActionId, forms: Forms) {
-        self.order(image, action, Work::Build(forms));
+        self.worker.order(image, action, Work::Build(forms));
     }
 
     /// Opens the bundles of an image, that of the action used last first.
     pub fn open_all(&self, image: &Arc<Published>) {
         let actions: Vec<ActionId> =
             locked(&image.predictor).actions().ranked().iter().take(BUNDLES_MAX).map(|action| action.id).collect();
-        actions.into_iter().for_each(|action| self.order(image, action, Work::Open));
+        actions.into_iter().for_each(|action| self.worker.order(image, action, Work::Open));
     }
 
-    fn order(&self, image: &Arc<Published>, action: ActionId, work: Work) {
-        let job = Job { image: Arc::downgrade(image), serial: image.serial, action, work };
-        if self.waiting() >= QUEUE_MAX || !locked(&self.worker.ordered).insert(job.ordered()) {
-            return;
-        }
-        self.worker.waiting.fetch_add(1, Ordering::SeqCst);
-        let thread = if work.is_best() { &self.best } else { &self.quick };
-        // The threads outlive the senders, so this cannot fail before the end.
-        let _ = thread.send(Message::Job(job));
-    }
-
-    /// Waits until all that was ordered before is done but for best bundles, at most so long.
-    pub fn wait(&self, most: Duration) {
+    /// Waits until all work of this kind that was ordered before is done, at most so long.
+    pub fn wait(&self, kind: Kind, most: Duration) {
         let (reached, done) = channel();
-        if self.quick.send(Message::Reached(reached)) {
+        if self.worker.send(kind, Message::Reached(reached)) {
             // Whatever is not done by then is done later.
             let _ = done.recv_timeout(most);
         }
@@ -225,8 +211,11 @@ impl Bundler {
     /// Stops at the next segment and waits for the threads. Blocks for some milliseconds.
     pub fn stop(&self) {
         self.worker.stop.store(true, Ordering::SeqCst);
-        self.quick.stop();
-        self.best.stop();
+        locked(&self.worker.queues).clear();
+        for thread in locked(&self.threads).drain(..) {
+            // A panic there was reported by the panic hook already.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -237,6 +226,20 @@ impl Drop for Bundler {
 }
 
 impl Worker {
+    fn order(&self, image: &Arc<Published>, action: ActionId, work: Work) {
+        let job = Job { image: Arc::downgrade(image), serial: image.serial, action, work };
+        if self.waiting.load(Ordering::SeqCst) >= QUEUE_MAX || !locked(&self.ordered).insert(job.ordered()) {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.send(work.kind(), Message::Job(job));
+    }
+
+    /// Whether the thread will get it: not after the end.
+    fn send(&self, kind: Kind, message: Message) -> bool {
+        locked(&self.queues).get(kind as usize).is_some_and(|queue| queue.send(message).is_ok())
+    }
+
     fn run(&self, messages: Receiver<Message>) {
         if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS) {
             self.log.info(format_args!("bundles are made at normal priority: {error}"));
@@ -251,7 +254,8 @@ impl Worker {
                 }
             };
             // A best bundle is not ordered again while it is made.
-            if !job.work.is_best() {
+            let is_best = job.work.kind() == Kind::Best;
+            if !is_best {
                 locked(&self.ordered).remove(&job.ordered());
             }
             if let (false, Some(image)) = (self.stopped(), job.image.upgrade()) {
@@ -270,7 +274,7 @@ impl Worker {
                     self.log.warning(format_args!("making a bundle of image {} failed: {reason}", image.id));
                 }
             }
-            if job.work.is_best() {
+            if is_best {
                 locked(&self.ordered).remove(&job.ordered());
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -281,7 +285,7 @@ impl Worker {
         self.stop.load(Ordering::SeqCst)
     }
 
-    fn work(&self, image: &Published, job: &Job) {
+    fn work(&self, image: &Arc<Published>, job: &Job) {
         let recipe = |forms| {
             let predictor = locked(&image.predictor);
             let segment_pages = predictor.config().segment_pages;
@@ -296,11 +300,14 @@ impl Worker {
         let forms = match job.work {
             Work::Open => {
                 self.open(image, job.action);
-                image.bundles.take_quick_due(job.action)
+                if let Some(forms) = image.bundles.take_quick_due(job.action) {
+                    self.order(image, job.action, Work::Build(forms));
+                }
+                return;
             }
-            Work::Build(forms) => Some(forms),
+            Work::Build(forms) => forms,
         };
-        let done = forms.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
+        let done = recipe(forms).map_or(Ok(()), |recipe| self.build(image, &recipe));
         let Err(failure) = done else { return };
         self.metrics.bundles_failed.one();
         if failure.code != ErrorCode::NoSpace {

@@ -13,6 +13,7 @@ use store::Listed;
 use units::{ActionId, ImageId};
 
 use crate::account::Account;
+use crate::bundler::Kind;
 use crate::lock::locked;
 use crate::published::Published;
 use crate::shared::Shared;
@@ -47,7 +48,7 @@ pub(crate) fn warm(shared: &Shared) {
         opened.extend(open(shared, id));
     }
     if let (Some(bundler), Provider::Bundle) = (&shared.bundler, shared.config.learning.provider) {
-        bundler.wait(TIME_MAX.saturating_sub(begun.elapsed()));
+        bundler.wait(Kind::Open, TIME_MAX.saturating_sub(begun.elapsed()));
         read_pieces(shared, &opened, begun + TIME_MAX);
     }
 }

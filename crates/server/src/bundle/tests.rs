@@ -15,7 +15,7 @@ use wire::PieceForm;
 use super::*;
 use crate::account::Account;
 use crate::blocks::BlockCache;
-use crate::bundler::Bundler;
+use crate::bundler::{Bundler, Kind};
 use crate::config::Shares;
 use crate::learning::Learning;
 use crate::lock::locked;
@@ -240,7 +240,7 @@ fn an_action_of_which_a_sixth_is_new_gets_its_bundle_before_the_next_start() {
         let changed = predictor.take_changed();
         drop(predictor);
         bundler.keep_up(&image, changed, Moment(0));
-        bundler.wait(Duration::MAX);
+        [Kind::Open, Kind::Quick].into_iter().for_each(|kind| bundler.wait(kind, Duration::MAX));
         image.bundles.get(ActionId(1)).map_or(0, |bundle| bundle.pages.len())
     };
     // The second and the third one are audits, and two pages that only the third one leaves out

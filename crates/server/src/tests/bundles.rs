@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use image::fixture::{Fixture, Node};
+use image::{Limits, Metadata};
+use profile::{ActionSet, MergeConfig};
 use store::{Listed, Memory, Store};
-use units::{ActionId, PageId, Rng, SplitMix64, Token};
+use units::{ActionId, ImageId, PageId, Rng, SplitMix64, Token};
 use wire::format::{FEATURE_DECODED, FEATURE_PIECES, FEATURES, FEATURES_USUAL};
 use wire::{ClientConfig, ImageHandle, Notice, PieceForm, PushEncoding, Reply, Request};
 
 use super::client::Client;
-use super::hooked::Hooked;
+use super::hooked::{Gate, Hooked, Operation};
 use super::learning::{bundles, set, teach};
 use super::rig::{Rig, config, image, noise, program};
 use crate::bundle::Bundle;
@@ -281,6 +283,37 @@ fn a_server_that_starts_again_has_opened_what_is_used() {
     assert_eq!((bundles(&status), &status["bundles_waiting"]), (1, &0.into()), "before anybody opened it");
     let (mut second, _) = start(&rig, 3, &all);
     second.status_until(|_| rig.metrics.pushes_from_bundle.get() == 1);
+}
+
+#[test]
+fn regress_bundles_that_are_there_are_opened_before_others_are_made() {
+    let bytes = image(24);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 300);
+    learn(&rig, &all);
+    rig.stop();
+    // Another image is used more and has no bundle yet.
+    let other = noise(64);
+    store.put_atomic("other.rnl", &other).unwrap();
+    let mut actions = ActionSet::new(Metadata::open(&other, &Limits::default()).unwrap().id());
+    let id = actions.learn(&program(&other, 5, 300), &MergeConfig::default()).action.unwrap();
+    (0..9).for_each(|_| actions.credit(id));
+    store.put_atomic(&crate::learned::key(actions.image()), &actions.encode()).unwrap();
+    // Making it takes until the end of the test.
+    let gate = Arc::new(Gate::default());
+    let held = gate.clone();
+    let store = Hooked::new(store, move |_, operation| {
+        if operation == Operation::Create {
+            held.pass();
+        }
+    });
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store))));
+    let status = Client::connect(rig.address, 2).status();
+    gate.open();
+    let images = status["images"].as_array().unwrap();
+    let bundles = |id: ImageId| images.iter().find(|image| image["id"] == id.to_string()).unwrap()["bundles"].clone();
+    let app = Metadata::open(&bytes, &Limits::default()).unwrap().id();
+    assert_eq!((bundles(app), bundles(actions.image())), (1.into(), 0.into()));
 }
 
 #[test]

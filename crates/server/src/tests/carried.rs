@@ -104,6 +104,28 @@ fn an_update_has_its_bundle_before_anybody_opens_it() {
 }
 
 #[test]
+fn regress_an_update_has_the_bundles_of_all_programs_that_begin_alike() {
+    let (old, new) = (image(24), Fixture::default().pack(&updated(24)).unwrap());
+    let all = program(&old, 5, 400);
+    let store = Memory::new();
+    store.put_atomic("app.rnl", &old).unwrap();
+    let mut actions = ActionSet::new(opened(&old).id());
+    for program in all[1..].chunks(80) {
+        let run = [&all[..1], program].concat();
+        let action = actions.learn(&run, &MergeConfig::default()).action.unwrap();
+        // A second start.
+        actions.credit(action);
+    }
+    store.put_atomic(&crate::learned::key(actions.image()), &actions.encode()).unwrap();
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store))));
+    let mut client = Client::connect(rig.address, 7);
+    client.upload("app", &new);
+    let id = opened(&new).id().to_string();
+    let images = |status: &Value| status["images"].as_array().cloned().unwrap_or_default();
+    client.status_until(|status| images(status).iter().any(|image| image["id"] == *id && image["bundles"] == 5));
+}
+
+#[test]
 fn an_update_has_the_actions_that_travel_with_it_beside_those_of_the_version_before() {
     let old = image(4);
     let rig = Rig::start(store_config(&Memory::new()));
