@@ -27,6 +27,9 @@ pub struct Options {
     /// Show this runnel instead of the one beside this program
     #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
     pub runnel: PathBuf,
+    /// The device runs this runnel instead, such as one made by scripts/dist.sh
+    #[arg(long, value_name = "FILE")]
+    pub device: Option<PathBuf>,
 }
 
 /// Starts from which the server learns.
@@ -39,6 +42,7 @@ const CASE: &str = "python-200";
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let link: Link = options.link.parse()?;
     let runnel = binary(&options.runnel)?;
+    let device = options.device.as_deref().map_or_else(|| Ok(runnel.clone()), binary)?;
     ensure!(
         rustix::process::geteuid().is_root(),
         "the demo mounts file systems and empties the page cache, which needs root; run it with sudo"
@@ -67,18 +71,21 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
         size.bytes as f64 / 1e6
     )?;
     let product = Product { runnel: runnel.clone() };
+    let device = Product { runnel: device };
     let image = folder.join("python.rnl");
     let packed_in = product.pack(&root, &image)?;
     let packed = std::fs::metadata(&image)?.len() as f64 / 1e6;
     writeln!(out, "Packed into one image: {packed:.1} MB, in {:.1} s.", packed_in.as_secs_f64())?;
-    let starter = Starter { runnel: runnel.clone(), scratch };
-    let stage = Stage { product, starter, workload, link, image, folder: fresh_folder(&folder.join("run-demo"))? };
+    let starter = Starter { runnel, scratch };
+    let stage =
+        Stage { product, device, starter, workload, link, image, folder: fresh_folder(&folder.join("run-demo"))? };
     let results = stage.play(&root, out)?;
     finish(&results, &stage.link, out)
 }
 
 struct Stage {
     product: Product,
+    device: Product,
     starter: Starter,
     workload: Workload,
     link: Link,
@@ -137,8 +144,9 @@ impl Stage {
 
     /// A cold start in a fresh mount, and if `warm` one more in the same.
     fn start(&self, server: &Server, warm: bool, out: &mut dyn Write) -> anyhow::Result<(Sample, Option<Sample>)> {
-        drop_caches(&[self.product.runnel.clone(), self.image.clone()]);
-        let mounted = self.product.mount_remote(server, &[], &self.folder)?;
+        let device = &self.device;
+        drop_caches(&[self.product.runnel.clone(), device.runnel.clone(), self.image.clone()]);
+        let mounted = device.mount_remote(server, &[], &self.folder)?;
         let cold = self.starter.measure_first(&mounted, &self.workload, Some(&self.link))?;
         let (mount, wall) = (cold[&Metric::Mount], cold[&Metric::Wall]);
         writeln!(out, "  mounted in {mount:.2} s, program done in {wall:.2} s")?;
