@@ -104,7 +104,12 @@ impl Connection {
     }
 
     fn try_turn(&mut self, waker: Option<&Waker>, until: Moment, moved: &mut Moved) -> io::Result<()> {
-        moved.sent += self.flush()?;
+        let flushed = self.flush();
+        if flushed.is_err() {
+            // What came before the end, such as a greeting, or the server's reason.
+            self.receive(moved)?;
+        }
+        moved.sent += flushed?;
         if self.machine.is_closed() {
             return Ok(());
         }
@@ -238,7 +243,8 @@ impl Connection {
     /// Why the connection is over.
     pub fn explain(&mut self, error: WireError) -> ConnectionError {
         let server = self.server.clone();
-        let greeted = self.machine.hello().is_some();
+        // Its hello is gone, but its time is known.
+        let greeted = self.machine.round_trip().is_some();
         match (error, self.failure.take()) {
             (WireError::Lost, Some(source)) => match self.dialer.explain(source) {
                 ConnectionError::Lost { source, .. } if !greeted => ConnectionError::no_greeting(server, &source),

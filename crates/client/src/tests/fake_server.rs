@@ -13,12 +13,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use units::{PageId, StreamId, Token};
+use units::{Moment, PageId, StreamId, Token};
 use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{
-    ErrorCode, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig,
-    ServerConnection, ServerEvent,
+    ClientConfig, ClientConnection, ErrorCode, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece,
+    Reply, Request, ServerConfig, ServerConnection, ServerEvent,
 };
 
 use super::HANG;
@@ -282,6 +282,16 @@ impl Drop for FakeServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What a server says first.
+pub(crate) fn greeting() -> Vec<u8> {
+    let (now, mut hello, mut greeting) = (Moment(0), Vec::new(), Vec::new());
+    ClientConnection::new(ClientConfig::default(), now).transmit(now, &mut hello, usize::MAX);
+    let mut server = ServerConnection::new(ServerConfig::default(), now);
+    server.receive(now, &hello).unwrap();
+    server.transmit(now, &mut greeting, usize::MAX);
+    greeting
 }
 
 pub(crate) fn is_pull(ask: &Request) -> bool {

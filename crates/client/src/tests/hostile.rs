@@ -2,6 +2,7 @@
 //! the page cache gets right bytes or nothing.
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use units::{ActionId, InodeId, PAGE_BYTES, PageId, Rng, SegmentIndex, SplitMix64
 use wire::format::{FEATURE_PROOFS, FEATURES};
 use wire::{ErrorCode, PieceForm, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
 
-use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
+use super::fake_server::{FakeServer, HANDLE, greeting, honest_reply, is_pull};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, open, plain, read};
 use crate::{Config, Granularity};
-use connection::Waiting;
+use connection::{Connection, Waiting};
 
 /// Bytes with a few of them changed, or cut, or extended.
 fn spoil(rng: &mut SplitMix64, bytes: &[u8]) -> Vec<u8> {
@@ -165,7 +166,7 @@ fn fuzz_a_lying_server_is_never_believed() {
 /// What `runnel images` says of a service that sends this to whoever connects, and then closes or
 /// stays silent.
 fn said_of(greeting: &'static [u8], closes: bool) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let service = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -202,4 +203,36 @@ fn a_service_that_is_no_runnel_server_is_described() {
         let said = said_of(greeting, closes);
         assert!(said.contains(found), "{said}");
     }
+}
+
+/// Why a connection ends on which a greeting came first and then the end, or nothing.
+fn end_after_greeting(closes: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = connection::Server { scheme: connection::Scheme::Runnel, host: "127.0.0.1".into(), port };
+    let dialer = connection::Dialer::new(&server, &connection::Trust::default()).unwrap();
+    let config = wire::ClientConfig { silence_max: Duration::from_millis(50), ..wire::ClientConfig::default() };
+    let mut connection = Connection::connect(&dialer, config, connection::Clock::start(), HANG).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.write_all(&greeting()).unwrap();
+    if closes {
+        // The end comes as a reset, so that already the client's first words cannot be sent.
+        rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        drop(peer);
+    }
+    connection.machine.request(connection.now(), wire::Request::List).unwrap();
+    loop {
+        match connection.event(units::Moment(u64::MAX)) {
+            Ok(event) => assert!(matches!(event, wire::ClientEvent::Ready(_)), "{event:?}"),
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+#[test]
+fn what_ends_after_the_greeting_is_not_said_to_be_without_one() {
+    let said = end_after_greeting(true);
+    assert!(said.contains(": the connection was lost: "), "{said}");
+    let said = end_after_greeting(false);
+    assert!(said.contains(": the server sent nothing within 50ms"), "{said}");
 }
