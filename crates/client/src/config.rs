@@ -65,6 +65,8 @@ pub struct Config {
     /// them, so a program that starts meanwhile has to ask for what is under way already: on a link
     /// of 20 ms that costs more than the mount gains.
     pub whole_metadata_bytes: u64,
+    /// Time in which an upload must get further, over as many connections as it takes.
+    pub upload_deadline: Duration,
     /// Parts of the I/O path to leave out, for measurements.
     pub ablation: Ablation,
     /// Limits of the image reader; they also bound the metadata that is fetched before anything can
@@ -87,6 +89,7 @@ impl Default for Config {
             near_round_trip: Duration::from_millis(2),
             connection: connection::Config::default(),
             whole_metadata_bytes: 1 << 20,
+            upload_deadline: wire::format::PUT_DEADLINE,
             ablation: Ablation::default(),
             limits: image::Limits::default(),
         }

@@ -1,6 +1,7 @@
 //! Errors: [`ClientError`] for opening and administration, [`ReadError`] for a single READ.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use connection::{ConnectionError, HttpFile, Server};
 use units::ImageId;
@@ -64,6 +65,17 @@ pub enum ClientError {
         path: PathBuf,
         /// The system's reason.
         source: std::io::Error,
+    },
+    /// An upload got no further for so long, over all attempts.
+    #[error(
+        "{source}; the upload got no further for {time:?}\nhint: see that `runnel serve` runs there and answers, \
+             then push again: what arrived is not sent again"
+    )]
+    NoProgress {
+        /// Why the last attempt failed.
+        source: Box<ClientError>,
+        /// The time.
+        time: Duration,
     },
     /// Uploads go from a file to a server; tags are names, ids cannot be chosen.
     #[error("{0} cannot be pushed to; write runnel://host/name[:tag]")]

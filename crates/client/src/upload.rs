@@ -4,62 +4,82 @@
 //! asks only for the blocks that it lacks. Blocks are checked against the file's own hashes before
 //! they are sent, so a damaged file is found here. The commit makes the server move the tag at
 //! once. A lost connection starts the upload anew; blocks that had arrived by then are not asked
-//! for again.
+//! for again. So it goes on until an attempt gets no further than those before for a stated time.
 
+use bytes::Bytes;
+use connection::{BackOff, Clock, Connection, ConnectionError, Dialer, ImageName, Remote, random_number};
+use image::{Metadata, ReadAt};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
-
-use bytes::Bytes;
-use connection::{Clock, Connection, ConnectionError, Dialer, ImageName, Remote, Trust};
-use image::{Metadata, ReadAt};
 use units::{BlockId, ImageId, Moment, RequestId};
 use wire::{BlockRange, ClientConfig, ClientEvent, ErrorCode, Refused, Reply, Request, WireError};
 
+use crate::config::Config;
 use crate::error::ClientError;
 use crate::local::{ImageFile, open_file};
 
 /// Metadata bytes of one frame.
 const META_BYTES: u64 = 256 << 10;
 
-/// Attempts after which a connection that breaks again and again is reported.
-const ATTEMPTS_MAX: u32 = 5;
-
-/// Wait before the second attempt; doubled each time.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
-
-/// Time to connect, and for the server's hello.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-
-/// How far an upload is.
+/// How far an upload is, over all attempts. What is sent again after a loss counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of metadata and blocks sent, over all attempts.
+    /// Bytes of metadata and blocks sent.
     pub sent_bytes: u64,
-    /// Bytes this attempt has to send: known once the server has said what it lacks.
+    /// Bytes to send: known once the server has said what it lacks.
     pub wanted_bytes: u64,
-    /// Blocks the server had already.
+    /// Blocks that the server had already.
     pub blocks_present: u32,
     /// Blocks of the image.
     pub blocks: u32,
 }
 
+/// What an upload tells while it goes on.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// It is so far.
+    Progress(Progress),
+    /// An attempt failed, and another one follows.
+    Interrupted(&'a ClientError),
+}
+
+/// What is known of an upload beyond one attempt.
+struct Overall<'a> {
+    progress: Progress,
+    tell: &'a mut dyn FnMut(News<'_>),
+    /// Bytes of superblock and metadata sent in the attempt that sent most of them.
+    meta_bytes: u64,
+    /// For each block, whether the server has asked for it, and whether it was sent.
+    asked: Vec<bool>,
+    sent: Vec<bool>,
+    /// When something happened last that no attempt had got to before.
+    moved: Moment,
+    /// Bytes of data that the attempt which got furthest gave to its transport.
+    transport_bytes: u64,
+    /// The server has greeted us.
+    greeted: bool,
+}
+
 /// An upload on one connection.
-struct Upload<'a> {
+struct Upload<'a, 'b> {
     connection: Connection,
     file: &'a ImageFile,
     metadata: &'a Metadata,
     request: RequestId,
     /// Ranges of the file that hold superblock and metadata and were not queued yet.
     meta: VecDeque<(u64, u64)>,
+    /// Bytes of those that were queued.
+    meta_bytes: u64,
     needed: VecDeque<BlockRange>,
     need_complete: bool,
     committed: bool,
-    progress: &'a mut Progress,
-    tell: &'a mut dyn FnMut(Progress),
+    /// Time in which something must happen.
+    deadline: Duration,
+    overall: &'a mut Overall<'b>,
 }
 
-/// Uploads an image file under a name and tag; tells `progress` now and then. Returns the image's
+/// Uploads an image file under a name and tag; tells how it goes now and then. Returns the image's
 /// id.
 ///
 /// # Errors
@@ -67,36 +87,43 @@ struct Upload<'a> {
 pub fn upload(
     path: &Path,
     target: &Remote,
-    limits: &image::Limits,
-    trust: &Trust,
-    progress: &mut dyn FnMut(Progress),
+    config: &Config,
+    tell: &mut dyn FnMut(News<'_>),
 ) -> Result<ImageId, ClientError> {
     let ImageName::Tagged { .. } = &target.image else {
         return Err(ClientError::NotATag(format!("{}/{}", target.server, target.image)));
     };
-    let (file, metadata) = open_file(path, limits)?;
-    let dialer = Dialer::new(&target.server, trust)?;
-    let mut state = Progress { blocks: metadata.block_count(), ..Progress::default() };
-    let mut attempt = 1;
+    let (file, metadata) = open_file(path, &config.limits)?;
+    let dialer = Dialer::new(&target.server, &config.connection.trust)?;
+    let clock = Clock::start();
+    let mut overall = Overall::new(&metadata, tell);
+    let mut back_off = BackOff::new(random_number()? as u64);
     loop {
-        let before = state.sent_bytes;
-        let outcome = Upload::begin(target, &dialer, &file, &metadata, &mut state, progress).and_then(Upload::run);
-        match outcome {
-            Err(error) if is_worth_another_try(&error) && attempt < ATTEMPTS_MAX => {
-                // An attempt that moved something was worth it, however often the link breaks.
-                attempt = if state.sent_bytes > before + META_BYTES { 1 } else { attempt + 1 };
-                std::thread::sleep(RETRY_DELAY * (1 << attempt));
-            }
+        let began = overall.moved;
+        let upload = Upload::begin(target, &dialer, config, clock, (&file, &metadata), &mut overall);
+        let error = match upload.and_then(Upload::run) {
+            Err(error) if is_worth_another_try(&error, overall.greeted) => error,
             other => return other,
+        };
+        let end = overall.moved.after(config.upload_deadline);
+        if clock.now() >= end {
+            return Err(ClientError::NoProgress { source: Box::new(error), time: config.upload_deadline });
         }
+        if overall.moved != began {
+            back_off.reset();
+        }
+        (overall.tell)(News::Interrupted(&error));
+        std::thread::sleep(back_off.wait().min(end.since(clock.now())));
     }
 }
 
-fn is_worth_another_try(error: &ClientError) -> bool {
-    use ConnectionError::{Lost, NoAnswer, NoGreeting, Refused, Wire};
+/// Whether the server may be there again soon. One that was never there is told at once.
+fn is_worth_another_try(error: &ClientError, greeted: bool) -> bool {
+    use ConnectionError::{Connect, Lost, NoAnswer, NoGreeting, Refused, Wire};
     let ClientError::Connection(error) = error else { return false };
     match error {
-        Lost { .. } | NoAnswer { .. } | NoGreeting { .. } => true,
+        Connect { .. } | NoGreeting { .. } => greeted,
+        Lost { .. } | NoAnswer { .. } => true,
         Wire { source: WireError::Lost | WireError::Deadline { .. }, .. } => true,
         Wire { source: WireError::Peer { code, .. }, .. } | Refused { code, .. } => {
             matches!(code, ErrorCode::Busy | ErrorCode::Shutdown)
@@ -105,18 +132,59 @@ fn is_worth_another_try(error: &ClientError) -> bool {
     }
 }
 
-impl<'a> Upload<'a> {
+impl Overall<'_> {
+    fn new<'a>(metadata: &Metadata, tell: &'a mut dyn FnMut(News<'_>)) -> Overall<'a> {
+        let blocks = metadata.block_count();
+        Overall {
+            progress: Progress { blocks, blocks_present: blocks, ..Progress::default() },
+            tell,
+            meta_bytes: 0,
+            asked: vec![false; blocks as usize],
+            sent: vec![false; blocks as usize],
+            moved: Moment(0),
+            transport_bytes: 0,
+            greeted: false,
+        }
+    }
+
+    /// The attempt has sent so many bytes of superblock and metadata.
+    fn sent_meta(&mut self, bytes: u64) {
+        self.progress.sent_bytes += bytes.saturating_sub(self.meta_bytes);
+        self.meta_bytes = self.meta_bytes.max(bytes);
+    }
+
+    /// The server asks for a block, perhaps again.
+    fn ask(&mut self, block: BlockId, bytes: u32) {
+        if let Some(asked) = self.asked.get_mut(block.0 as usize)
+            && !std::mem::replace(asked, true)
+        {
+            self.progress.blocks_present -= 1;
+            self.progress.wanted_bytes += u64::from(bytes);
+        }
+    }
+
+    /// A block was sent, perhaps again.
+    fn sent(&mut self, block: BlockId, bytes: u32) {
+        if let Some(sent) = self.sent.get_mut(block.0 as usize)
+            && !std::mem::replace(sent, true)
+        {
+            self.progress.sent_bytes += u64::from(bytes);
+        }
+    }
+}
+
+impl<'a, 'b> Upload<'a, 'b> {
     fn begin(
         target: &Remote,
         dialer: &Dialer,
-        file: &'a ImageFile,
-        metadata: &'a Metadata,
-        progress: &'a mut Progress,
-        tell: &'a mut dyn FnMut(Progress),
-    ) -> Result<Upload<'a>, ClientError> {
-        let clock = Clock::start();
-        let config = ClientConfig { push_bytes_max: 0, hello_deadline: CONNECT_TIME, ..ClientConfig::default() };
-        let mut connection = Connection::connect(dialer, config, clock, CONNECT_TIME)?;
+        config: &Config,
+        clock: Clock,
+        (file, metadata): (&'a ImageFile, &'a Metadata),
+        overall: &'a mut Overall<'b>,
+    ) -> Result<Upload<'a, 'b>, ClientError> {
+        let connecting = &config.connection;
+        let wire = ClientConfig { push_bytes_max: 0, put_deadline: config.upload_deadline, ..connecting.wire(0) };
+        let mut connection = Connection::connect(dialer, wire, clock, connecting.open_deadline)?;
         let region = metadata.metadata_region();
         let ask = Request::PutOpen {
             name: target.image.to_string(),
@@ -139,24 +207,26 @@ impl<'a> Upload<'a> {
             metadata,
             request,
             meta,
+            meta_bytes: 0,
             needed: VecDeque::new(),
             need_complete: false,
             committed: false,
-            progress,
-            tell,
+            deadline: config.upload_deadline,
+            overall,
         })
     }
 
     fn run(mut self) -> Result<ImageId, ClientError> {
-        self.progress.wanted_bytes = self.meta.iter().map(|(start, end)| end - start).sum();
-        self.progress.blocks_present = self.metadata.block_count();
+        let meta_bytes = self.meta.iter().map(|(start, end)| end - start).sum();
+        self.overall.progress.wanted_bytes = self.overall.progress.wanted_bytes.max(meta_bytes);
         loop {
             self.fill()?;
-            (self.tell)(*self.progress);
+            (self.overall.tell)(News::Progress(self.overall.progress));
             // Sleep only when the socket takes no more, or when everything was handed over; a
             // deadline of the protocol ends the sleep too.
             let until = if self.connection.is_flushed() && self.has_more() { Moment(0) } else { Moment(u64::MAX) };
             self.connection.turn(None, until);
+            self.note_moved();
             while let Some(event) = self.connection.machine.poll_event() {
                 if let Some(id) = self.take(event)? {
                     return Ok(id);
@@ -176,7 +246,8 @@ impl<'a> Upload<'a> {
                 return Ok(());
             }
             self.meta.pop_front();
-            self.progress.sent_bytes += end - start;
+            self.meta_bytes += end - start;
+            self.overall.sent_meta(self.meta_bytes);
         }
         while let Some(range) = self.needed.front().copied() {
             let block = range.first;
@@ -186,7 +257,7 @@ impl<'a> Upload<'a> {
             if !self.queue(|upload| upload.connection.machine.put_block(upload.request, block, bytes))? {
                 return Ok(());
             }
-            self.progress.sent_bytes += u64::from(entry.stored_bytes);
+            self.overall.sent(block, entry.stored_bytes);
             self.needed.pop_front();
             if range.count > 1 {
                 self.needed.push_front(BlockRange { first: BlockId(block.0 + 1), count: range.count - 1 });
@@ -196,6 +267,15 @@ impl<'a> Upload<'a> {
             self.committed = self.queue(|upload| upload.connection.machine.put_commit(upload.request))?;
         }
         Ok(())
+    }
+
+    /// Notes when the transport has taken more data than in any attempt before.
+    fn note_moved(&mut self) {
+        let bytes = self.connection.machine.traffic().put_bytes_sent;
+        if bytes > self.overall.transport_bytes {
+            self.overall.transport_bytes = bytes;
+            self.overall.moved = self.connection.now();
+        }
     }
 
     /// Whether there is something to queue as soon as there is room.
@@ -224,14 +304,17 @@ impl<'a> Upload<'a> {
                     if past > u64::from(blocks) {
                         return Err(ClientError::NoSuchBlock { server, block: past - 1, blocks });
                     }
-                    self.progress.blocks_present -= range.count.min(self.progress.blocks_present);
-                    for block in range.first.0..range.first.0 + range.count {
-                        self.progress.wanted_bytes += u64::from(self.block(BlockId(block))?.stored_bytes);
+                    for block in (range.first.0..range.first.0 + range.count).map(BlockId) {
+                        let bytes = self.block(block)?.stored_bytes;
+                        self.overall.ask(block, bytes);
                     }
                     self.needed.push_back(range);
                 }
                 self.need_complete = last;
             }
+            ClientEvent::Ready(_) => self.overall.greeted = true,
+            // A block that is stored is not sent again.
+            ClientEvent::PutProgress { .. } => self.overall.moved = self.connection.now(),
             ClientEvent::Reply { request, reply } if request == self.request => {
                 if let Reply::PutDone { id } = self.connection.accept(reply)? {
                     let expected = self.metadata.id();
@@ -243,7 +326,7 @@ impl<'a> Upload<'a> {
                 }
             }
             ClientEvent::Expired { .. } => {
-                return Err(ConnectionError::NoAnswer { server, waited: wire::format::PUT_DEADLINE }.into());
+                return Err(ConnectionError::NoAnswer { server, waited: self.deadline }.into());
             }
             ClientEvent::Closed(error) => return Err(self.connection.explain(error).into()),
             _ => {}

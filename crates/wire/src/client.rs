@@ -173,8 +173,8 @@ impl ClientConnection {
             Some(encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })))
         });
         if let Some(request) = drained.upload {
-            // a transport that takes data is alive, even if the link is so thin that no answer can
-            // come yet
+            // a transport that takes data is alive: on a thin link no answer can come meanwhile
+            self.traffic.put_bytes_sent += drained.bytes as u64;
             self.liveness.alive(now);
             if let Some(pending) = self.requests.get_mut(request) {
                 pending.put_off(now, self.config.put_deadline);

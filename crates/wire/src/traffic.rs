@@ -5,6 +5,8 @@
 pub struct Traffic {
     /// Bytes given to the transport.
     pub bytes_sent: u64,
+    /// Of these, what left in writes that ended with data of an upload.
+    pub put_bytes_sent: u64,
     /// Bytes taken from the transport.
     pub bytes_received: u64,
     /// Complete frames taken from the transport.

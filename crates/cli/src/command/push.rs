@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use client::Config;
+use client::upload::{News, Progress, upload};
 use connection::Target;
 
 use crate::command::trust::TrustArgs;
@@ -40,13 +41,24 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         )));
     }
     let bar = progress::bytes(1, "uploading");
-    let mut last = client::upload::Progress::default();
-    let outcome =
-        client::upload::upload(&args.image, &remote, &Config::default().limits, &args.trust.trust(), &mut |state| {
+    let mut last = Progress::default();
+    let mut config = Config::default();
+    config.connection.trust = args.trust.trust();
+    let mut interrupted = false;
+    let outcome = upload(&args.image, &remote, &config, &mut |news| match news {
+        News::Progress(state) => {
+            interrupted &= state == last;
             last = state;
             bar.set_length(state.wanted_bytes);
             bar.set_position(state.sent_bytes.min(state.wanted_bytes));
-        });
+        }
+        News::Interrupted(error) => {
+            // Once, however often it is tried.
+            if !std::mem::replace(&mut interrupted, true) {
+                bar.suspend(|| tell!("note: {error}; trying again"));
+            }
+        }
+    });
     bar.finish_and_clear();
     let id = outcome?;
     if args.json {

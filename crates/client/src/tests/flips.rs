@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use image::Limits;
 use store::{Listed, Memory, Store};
 use units::{PageId, Rng, SplitMix64, Token};
 
@@ -18,7 +17,7 @@ use super::tree::Tree;
 use super::{HANG, read_page};
 use crate::upload::upload;
 use crate::{Config, Granularity, Session};
-use connection::{Target, Trust, Waiting};
+use connection::{Target, Waiting};
 
 /// Flips of each test.
 const FLIPS: u64 = 2000;
@@ -227,7 +226,7 @@ fn flips_of_uploads_are_found() {
                     let rig = Rig::start(&store);
                     let proxy = Proxy::start(rig.address, client << 32 | run, 19);
                     let Target::Remote(target) = proxy.target("up") else { panic!("remote") };
-                    let sent = upload(path, &target, &Limits::default(), &Trust::default(), &mut |_| ());
+                    let sent = upload(path, &target, &Config::default(), &mut |_| ());
                     assert!(sent.as_ref().ok().is_none_or(|id| *id == tree.metadata.id()));
                     check_store(&store, tree, sent.is_ok());
                     flips.fetch_add(proxy.flips.load(Ordering::SeqCst), Ordering::SeqCst);

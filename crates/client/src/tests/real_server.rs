@@ -12,7 +12,7 @@ use units::{PAGE_BYTES, PageId, Token};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, read_page};
-use crate::upload::upload;
+use crate::upload::{News, Progress, upload};
 use crate::{Config, Session, admin};
 use connection::{Target, Trust};
 
@@ -121,9 +121,13 @@ fn upload_list_and_status_work_with_the_real_server() {
     std::fs::write(&path, &tree.bytes).unwrap();
     let Ok(Target::Remote(target)) = Target::parse(&format!("runnel://{}/app", rig.address)) else { panic!("remote") };
     for already in [0, tree.metadata.block_count()] {
-        let mut last = crate::upload::Progress::default();
-        let id = upload(&path, &target, &image::Limits::default(), &Trust::default(), &mut |progress| last = progress)
-            .unwrap();
+        let mut last = Progress::default();
+        let id = upload(&path, &target, &Config::default(), &mut |news| {
+            if let News::Progress(progress) = news {
+                last = progress;
+            }
+        })
+        .unwrap();
         assert_eq!((id, last.blocks_present), (tree.metadata.id(), already));
     }
     let listing = admin::list(&target.server, &Trust::default(), HANG).unwrap();

@@ -75,7 +75,7 @@ fn push(rig: &Rig, keys: &Keys, tree: &Tree, trust: &Trust) -> Result<units::Ima
     let path = keys.folder.path().join("app.rnl");
     std::fs::write(&path, &tree.bytes).unwrap();
     let Ok(Target::Remote(target)) = Target::parse(&format!("runnels://{}/new", rig.address)) else { panic!() };
-    upload(&path, &target, &image::Limits::default(), trust, &mut |_| ())
+    upload(&path, &target, &Config { connection: trusted(trust), ..plain() }, &mut |_| ())
 }
 
 fn start(tree: &Tree, tls: Option<TlsFiles>) -> Rig {
@@ -124,7 +124,7 @@ fn every_command_works_over_tls() {
     let other = Tree::plain();
     let path = keys.folder.path().join("other.rnl");
     std::fs::write(&path, &other.bytes).unwrap();
-    let id = upload(&path, &target, &image::Limits::default(), &trust, &mut |_| ()).unwrap();
+    let id = upload(&path, &target, &Config { connection: trusted(&trust), ..plain() }, &mut |_| ()).unwrap();
     assert_eq!(id, other.metadata.id());
     read_all(&open(&rig, "runnels", &trust).unwrap(), &other);
 }

@@ -49,7 +49,7 @@ impl Tree {
         Tree::sized(fixture, seed, 100)
     }
 
-    fn sized(fixture: Fixture, seed: u64, big_pages: usize) -> Tree {
+    pub fn sized(fixture: Fixture, seed: u64, big_pages: usize) -> Tree {
         let mut rng = SplitMix64(seed);
         let mut data = |bytes: usize| -> Vec<u8> { (0..bytes).map(|_| rng.below(16) as u8 + 1).collect() };
         let big = data(big_pages * PAGE_BYTES + 123);

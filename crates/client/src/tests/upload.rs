@@ -1,18 +1,22 @@
 //! Uploads: only lacking blocks travel, a broken connection starts again, damage is found before it
 //! leaves.
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use image::{Limits, Metadata};
+use image::fixture::Fixture;
+use image::{BuilderParams, Limits, Metadata};
 use units::{BlockId, ImageId, RequestId};
 use wire::{BlockRange, ErrorCode, Reply, Request, ServerConnection, ServerEvent};
 
-use super::fake_server::FakeServer;
+use super::fake_server::{FakeServer, greeting};
 use super::tree::Tree;
-use crate::ClientError;
-use crate::upload::{Progress, upload};
-use connection::{Remote, Target, Trust};
+use crate::upload::{News, Progress, upload};
+use crate::{ClientError, Config};
+use connection::{ConnectionError, Remote, Target};
 
 /// The server's side: collects an image, asking for blocks it has not got yet.
 #[derive(Default)]
@@ -88,11 +92,19 @@ impl Rig {
     }
 
     fn upload(&self, image: &str) -> Result<(ImageId, Progress), ClientError> {
-        let Ok(Target::Remote(target)) = Target::parse(&self.server.url(image)) else { panic!("no remote") };
         let mut last = Progress::default();
-        let id = upload(&self.path, &target, &Limits::default(), &Trust::default(), &mut |progress| last = progress)?;
+        let id = upload(&self.path, &remote(&self.server.url(image)), &Config::default(), &mut |news| {
+            if let News::Progress(progress) = news {
+                last = progress;
+            }
+        })?;
         Ok((id, last))
     }
+}
+
+fn remote(url: &str) -> Remote {
+    let Ok(Target::Remote(target)) = Target::parse(url) else { panic!("{url}") };
+    target
 }
 
 #[test]
@@ -126,10 +138,77 @@ fn a_lost_connection_starts_again_and_sends_only_what_is_lacking() {
         }
         receiver.take(machine, event)
     });
-    rig.upload("app").unwrap();
+    let (_, progress) = rig.upload("app").unwrap();
     let receiver = rig.receiver.lock().unwrap();
     assert!(receiver.file == rig.tree.bytes);
     assert_eq!(receiver.blocks_received as u32, rig.tree.metadata.block_count(), "no block twice");
+    assert_eq!((progress.sent_bytes, progress.blocks_present), (rig.tree.bytes.len() as u64, 0), "of both attempts");
+}
+
+#[test]
+fn a_server_that_is_away_for_a_while_is_waited_for() {
+    let mut rig = Rig::new();
+    let target = remote(&rig.server.url("app"));
+    // The first connection stores no more than that.
+    let taker = Arc::clone(&rig.receiver);
+    rig.server.policy(move |connection, machine, event| {
+        let mut receiver = taker.lock().unwrap();
+        connection == 0 && receiver.blocks_received >= 3 || receiver.take(machine, event)
+    });
+    let (receiver, server) = (&rig.receiver, &mut rig.server);
+    let (mut is_there, mut refused) = (true, 0);
+    let outcome = upload(&rig.path, &target, &Config::default(), &mut |news| match news {
+        News::Progress(_) if is_there && receiver.lock().unwrap().blocks_received >= 3 && refused == 0 => {
+            server.kill();
+            is_there = false;
+        }
+        News::Interrupted(ClientError::Connection(ConnectionError::Connect { .. })) => {
+            refused += 1;
+            if refused == 3 {
+                server.restart();
+                is_there = true;
+            }
+        }
+        _ => {}
+    });
+    assert_eq!(outcome.unwrap(), rig.tree.metadata.id());
+    assert!(receiver.lock().unwrap().file == rig.tree.bytes);
+    assert_eq!(refused, 3);
+}
+
+#[test]
+fn a_server_that_greets_and_then_is_silent_ends_an_upload() {
+    let (listener, greeting) = (TcpListener::bind("127.0.0.1:0").unwrap(), greeting());
+    let url = format!("runnel://{}/app", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let greet = |stream: std::io::Result<std::net::TcpStream>| {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(&greeting);
+            stream
+        };
+        let _silent: Vec<_> = listener.incoming().map(greet).collect();
+    });
+    // More metadata than one frame takes, which the kernel takes for the server.
+    let params = BuilderParams { chunk_shift: 8, ..BuilderParams::default() };
+    let tree = Tree::sized(Fixture { params, ..Fixture::default() }, 3, 4000);
+    let region = tree.metadata.metadata_region();
+    assert!(region.end - region.start > 512 << 10, "{region:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.rnl");
+    std::fs::write(&path, &tree.bytes).unwrap();
+    let mut config = Config { upload_deadline: Duration::from_millis(500), ..Config::default() };
+    config.connection.answer_deadline = Duration::from_millis(100);
+    let mut attempts = 1;
+    let error = upload(&path, &remote(&url), &config, &mut |news| {
+        attempts += u32::from(matches!(news, News::Interrupted(_)));
+        assert!(attempts < 100, "it never ends");
+    })
+    .unwrap_err();
+    assert!(matches!(error, ClientError::NoProgress { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains(&url[..url.len() - 4]) && said.contains("the server sent nothing within 100ms"), "{said}");
+    assert!(said.contains("the upload got no further for 500ms\nhint: "), "{said}");
+    assert!(attempts > 1);
 }
 
 #[test]
@@ -169,6 +248,6 @@ fn refusals_and_hostile_answers_are_errors() {
         server: connection::Server { scheme: connection::Scheme::Runnel, host: "127.0.0.1".into(), port: 1 },
         image: connection::ImageName::parse("x").unwrap(),
     };
-    let missing = upload("/no/such".as_ref(), &target, &Limits::default(), &Trust::default(), &mut |_| ()).unwrap_err();
+    let missing = upload("/no/such".as_ref(), &target, &Config::default(), &mut |_| ()).unwrap_err();
     assert!(matches!(missing, ClientError::File { .. }), "{missing}");
 }
