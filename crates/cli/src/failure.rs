@@ -1,5 +1,6 @@
 //! Errors into messages and exit codes. No other file prints errors.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use client::ClientError;
@@ -27,6 +28,24 @@ impl std::error::Error for Failure {}
 /// The user asked for something that cannot be: exit code 2.
 pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure { code: 2, text: text.into() }.into()
+}
+
+/// Refuses an address where only a file will do, instead of looking for a file of that name.
+///
+/// # Errors
+/// [`usage`]: it is one.
+pub fn no_address(file: &Path) -> anyhow::Result<()> {
+    let text = file.to_string_lossy();
+    let is_address = text.split_once("://").is_some_and(|(scheme, _)| {
+        ["runnel", "runnels", "http", "https"].contains(&scheme) && std::fs::symlink_metadata(file).is_err()
+    });
+    if !is_address {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{text} is an address, and this takes a file\nhint: `runnel ls`, `cat`, `run` and `mount` take an address; files \
+         can be copied out of a mount"
+    )))
 }
 
 /// A file of ours that cannot be trusted: exit code 3.

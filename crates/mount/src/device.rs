@@ -137,7 +137,7 @@ fn by_helper(path: &Path, access: &Access, refused: Refused) -> Result<OwnedFd, 
         step: "mount FUSE on",
         path: path.to_path_buf(),
         source,
-        hint: "without root this needs fusermount3 (package fuse3) and an own directory, or use `runnel run`",
+        hint: "without root the directory has to be your own; `runnel run` needs none",
     };
     let (ours, theirs) = UnixStream::pair().map_err(fail)?;
     ours.set_read_timeout(Some(HELPER_WAIT)).map_err(fail)?;
@@ -157,7 +157,7 @@ fn by_helper(path: &Path, access: &Access, refused: Refused) -> Result<OwnedFd, 
         .map_err(|error| match refused {
             // Without the helper the device is what is in the way.
             Refused::Open(_) => refused.into_error(path),
-            Refused::NoDevice | Refused::Mount(_) => fail(error),
+            Refused::NoDevice | Refused::Mount(_) => no_helper(path, error),
         })?;
     // Ends with an error when the helper closes its end without having sent anything.
     let device = receive(&ours);
@@ -173,6 +173,17 @@ fn by_helper(path: &Path, access: &Access, refused: Refused) -> Result<OwnedFd, 
         _ if !said.is_empty() => Err(fail(io::Error::new(io::ErrorKind::PermissionDenied, said))),
         Err(error) => Err(fail(error)),
         Ok(_) => Err(fail(io::Error::from(io::ErrorKind::PermissionDenied))),
+    }
+}
+
+/// The helper cannot be started.
+fn no_helper(path: &Path, error: io::Error) -> MountError {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    MountError::Step {
+        step: "mount FUSE on",
+        path: path.to_path_buf(),
+        source: if is_missing { io::Error::new(error.kind(), "fusermount3 is not installed") } else { error },
+        hint: "only root mounts without fusermount3: install the package fuse3, or use `runnel run`, which needs neither",
     }
 }
 
@@ -225,6 +236,13 @@ mod tests {
         for part in ["cannot open /dev/fuse", "chmod 0666 /dev/fuse", "`mount` and `run` need root", "fusermount3"] {
             assert!(told.contains(part), "{told}");
         }
+    }
+
+    #[test]
+    fn a_helper_that_is_missing_is_named_and_not_the_device() {
+        let told = no_helper(Path::new("/mnt"), io::ErrorKind::NotFound.into()).to_string();
+        assert!(told.contains("fusermount3 is not installed") && told.contains("package fuse3"), "{told}");
+        assert!(!told.contains("/dev/fuse"), "{told}");
     }
 
     #[test]

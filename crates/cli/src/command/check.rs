@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use image::{Limits, Metadata};
 
-use crate::progress;
+use crate::{failure, progress};
 
 /// Verify every byte of an image file
 #[derive(clap::Args)]
@@ -21,6 +21,7 @@ pub struct Args {
 /// Checks the metadata, the hash of every block and of every chunk, and the actions that travel
 /// with the image.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::no_address(&args.image)?;
     let name = args.image.display().to_string();
     let file = client::ImageFile(host::file::open(&args.image).with_context(|| name.clone())?);
     let bar = progress::bytes(1, "checking");

@@ -21,6 +21,7 @@ pub struct Args {
 
 /// The kind of file is told by its first bytes.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::no_address(&args.file)?;
     let name = args.file.display().to_string();
     let mut magic = [0u8; 8];
     let mut file = host::file::open(&args.file).with_context(|| name.clone())?;

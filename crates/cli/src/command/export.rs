@@ -62,6 +62,7 @@ const PACKAGE: &str = "squashfs-tools";
 
 /// Exports.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::no_address(&args.image)?;
     let options = squashfs_options(&args)?;
     let cleanup = Cleanup::new()?;
     check_output(&args)?;

@@ -10,7 +10,7 @@ use image::{Limits, Metadata};
 use indicatif::ProgressBar;
 
 use crate::command::pack::Bars;
-use crate::progress;
+use crate::{failure, progress};
 
 /// Write all files of an image into a directory
 #[derive(clap::Args)]
@@ -30,6 +30,7 @@ pub struct Args {
 
 /// Restores everything the caller may restore; notes say what could not be.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::no_address(&args.image)?;
     let name = args.image.display().to_string();
     let file = ::pack::FileImage::open(&args.image)?;
     let metadata = Metadata::open(&file, &Limits::default()).with_context(|| name.clone())?;

@@ -142,7 +142,9 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
     let [image, tree, text] = [&image, &tree, &text].map(|path| path.to_str().unwrap());
     let absent = folder.path().join("absent").display().to_string();
     let output = format!("{absent}/app.rnl");
-    let cases: [(&[&str], i32, &str); 13] = [
+    let trace = folder.path().join("a.trace").display().to_string();
+    std::fs::write(&trace, trace::format::MAGIC).unwrap();
+    let cases: [(&[&str], i32, &str); 18] = [
         (&["serve", image], 2, "is an image, and serve takes the folder of a store"),
         (&["serve", image], 2, &format!("hint: `runnel serve {}`", folder.path().display())),
         (&["serve", text], 2, "is no folder, and serve takes the folder of a store"),
@@ -155,6 +157,11 @@ fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
         (&["enter", &absent, "--", "true"], 4, &format!("cannot enter {absent}: ")),
         (&["pack", "--closure", &absent, "-o", "new.rnl"], 4, "no such file in the root directory"),
         (&["plans", "forget", "no-such-program"], 4, "no such program in PATH"),
+        (&["check", "runnel://h/app"], 2, "runnel://h/app is an address, and this takes a file\nhint: `runnel ls`"),
+        (&["dump", "runnels://h/app"], 2, "is an address, and this takes a file"),
+        (&["extract", "http://h/app.rnl", "-C", &absent], 2, "is an address, and this takes a file"),
+        (&["export", "runnel://h/app", "--tar", &absent], 2, "is an address, and this takes a file"),
+        (&["record", "--merge", &trace, "--merge", &trace, "-o", &absent], 2, "hint: `runnel pack --trace FILE"),
         (&["redirect", "-c", &absent], 4, &format!("cannot read the configuration {absent}: ")),
     ];
     for (arguments, code, what) in cases {

@@ -299,7 +299,16 @@ fn from_thawed(options: &Options, list: &Path, scenario: &str) -> anyhow::Result
 }
 
 fn merge(files: &[PathBuf]) -> anyhow::Result<Coverage> {
-    let read = |path: &PathBuf| coverage::read(&bytes(path)?).with_context(|| path.display().to_string());
+    let read = |path: &PathBuf| {
+        let (bytes, name) = (bytes(path)?, path.display());
+        if bytes.starts_with(&trace::format::MAGIC) {
+            return Err(failure::usage(format!(
+                "{name} is a trace, and --merge takes coverage of a kernel\nhint: `runnel pack --trace FILE --trace FILE` \
+                 takes several traces"
+            )));
+        }
+        coverage::read(&bytes).with_context(|| name.to_string())
+    };
     Ok(coverage::merge(files.iter().map(read).collect::<anyhow::Result<Vec<Coverage>>>()?)?)
 }
 
