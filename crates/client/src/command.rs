@@ -2,6 +2,7 @@
 
 use connection::VolumeMessage;
 use units::{BlockId, PageId, StreamId, Token};
+use wire::ErrorCode;
 
 /// A connection of a session, by position.
 pub(crate) type ConnectionIndex = usize;
@@ -51,6 +52,17 @@ pub(crate) enum Failure {
     Refused,
     /// The bytes do not match the image.
     Corrupt,
+}
+
+impl Failure {
+    /// What an error of the server means.
+    pub fn of(code: ErrorCode) -> Failure {
+        match code {
+            ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled => Failure::Later,
+            ErrorCode::Corrupt => Failure::Corrupt,
+            _ => Failure::Refused,
+        }
+    }
 }
 
 /// A message to the thread that owns a connection.

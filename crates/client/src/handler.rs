@@ -417,9 +417,7 @@ impl ImageHandler {
                 let stream = StreamKey { connection: self.index, generation: self.live.generation, stream };
                 return self.shared.run(|schedule, now| schedule.on_the_way(now, key, stream));
             }
-            (_, Reply::Error { code: ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled, .. }) => {
-                Failure::Later
-            }
+            (_, Reply::Error { code, .. }) => Failure::of(code),
             _ => Failure::Refused,
         };
         self.shared.run(|schedule, now| schedule.failed(now, key, failure));

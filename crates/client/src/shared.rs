@@ -1,6 +1,7 @@
 //! State that the threads of a session share: the [`Schedule`] behind one lock, and the channels of
 //! the threads.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -10,15 +11,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use connection::{Clock, VolumeHandler, Waker};
 use image::Metadata;
-use units::{BlockId, Moment};
+use units::{BlockId, InodeId, Moment, PAGE_BYTES, PageId};
 
 use crate::block_cache::{BlockBytes, Decoded, StoredBlock};
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey};
 use crate::config::{CONNECTIONS_MAX, Config};
 use crate::counters::Counters;
+use crate::error::ReadError;
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::{Finished, Schedule};
 use crate::sink::PageSink;
+
+/// Files of an image of which it is said that they cannot be read: enough to see what is wrong.
+const TOLD_FILES_MAX: usize = 16;
 
 /// State that the threads of a session share.
 pub(crate) struct Shared {
@@ -51,6 +56,8 @@ struct Guarded {
     closed: bool,
     /// It was said that the image contradicts itself.
     told: bool,
+    /// Files of which it was said that they cannot be read.
+    told_files: BTreeSet<InodeId>,
     /// When the timer thread wakes by itself.
     timer_wakes: Moment,
 }
@@ -74,7 +81,13 @@ impl Shared {
             storer,
             undigested_bytes: AtomicUsize::new(0),
             connections,
-            guarded: Mutex::new(Guarded { schedule, closed: false, told: false, timer_wakes: Moment(u64::MAX) }),
+            guarded: Mutex::new(Guarded {
+                schedule,
+                closed: false,
+                told: false,
+                told_files: BTreeSet::new(),
+                timer_wakes: Moment(u64::MAX),
+            }),
             timer: Condvar::new(),
             sink: RwLock::new(None),
             volumes: OnceLock::new(),
@@ -95,7 +108,7 @@ impl Shared {
     /// Calls the schedule and carries out its effects: commands under the lock, callbacks without
     /// it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
-        let refused;
+        let (refused, mut unreadable);
         let (result, finished, evicted, hinted, woken) = {
             let mut guarded = self.lock();
             let now = self.clock.now();
@@ -103,6 +116,9 @@ impl Shared {
             refused = guarded.schedule.refuse_contradiction(now).filter(|_| !guarded.told);
             guarded.told |= refused.is_some();
             let effects = guarded.schedule.take_effects();
+            unreadable = effects.given_up;
+            unreadable
+                .retain(|(page, _)| guarded.told_files.len() < TOLD_FILES_MAX && guarded.told_files.insert(page.inode));
             let mut woken = [false; CONNECTIONS_MAX];
             for (connection, command) in effects.commands {
                 // A thread that is gone has handed its requests back, or the session is closed.
@@ -120,9 +136,10 @@ impl Shared {
             }
         }
         if let Some(error) = refused {
-            let text = format!("error: image {}: {error}\n", self.metadata.id());
-            // Where standard error is closed, reads fail all the same.
-            let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+            self.tell(format_args!("{error}"));
+        }
+        for (page, error) in unreadable {
+            self.tell_unreadable(page, error);
         }
         for gone in evicted {
             self.offer_evicted(gone);
@@ -135,6 +152,26 @@ impl Shared {
             self.reply(finished);
         }
         result
+    }
+
+    fn tell(&self, error: std::fmt::Arguments<'_>) {
+        let text = format!("error: image {}: {error}\n", self.metadata.id());
+        // Where standard error is closed, reads fail all the same.
+        let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    }
+
+    /// A program gets an error, or dies of a bus error, which says nothing of the reason.
+    fn tell_unreadable(&self, page: PageId, error: ReadError) {
+        let path = self.metadata.path(page.inode).unwrap_or_default();
+        let path = String::from_utf8_lossy(&path);
+        let at = u64::from(page.index) * PAGE_BYTES as u64;
+        let what = match error {
+            ReadError::Corrupt => "what the server sends does not match the image",
+            _ => "the server cannot read it",
+        };
+        self.tell(format_args!(
+            "{path} at byte {at}: {what}; let `runnel check` look at the image file there, and push or copy it there again"
+        ));
     }
 
     /// The stored bytes of a block came. They are verified, and decoded if somebody waits for them:

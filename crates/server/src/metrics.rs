@@ -69,6 +69,7 @@ metrics! {
     connections_failed, "connections", "Connections closed because the client broke the protocol or stalled.";
     requests, "requests", "Requests of all kinds.";
     requests_failed, "requests", "Requests answered with an error.";
+    reads_failed, "requests", "Requests for what could not be read from the disk, or is damaged there.";
     blocks_demanded, "blocks", "Blocks sent because a client missed a page.";
     block_bytes_demanded, "bytes", "Stored bytes of those blocks.";
     pages_demanded, "pages", "Pages sent one by one because a client missed them.";

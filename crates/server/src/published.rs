@@ -183,6 +183,14 @@ impl Published {
         matches!(self.object().read_cached_at(offset, &mut buf), Ok(true)).then(|| Bytes::from(buf))
     }
 
+    /// A block as it is stored, if it is what the image says.
+    pub fn verified_block(&self, block: BlockId) -> Result<Bytes, Failure> {
+        let bytes = self.stored_block(block)?;
+        let verified = self.metadata.verify_block(block, &bytes);
+        verified.map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))?;
+        Ok(bytes)
+    }
+
     /// A block as it is stored.
     fn stored_block(&self, block: BlockId) -> Result<Bytes, Failure> {
         let entry = self.metadata.block(block).ok_or_else(|| self.no_block(block))?;

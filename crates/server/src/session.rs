@@ -311,6 +311,9 @@ impl Session {
                 match reply {
                     Ok(reply) => self.reply(request, reply),
                     Err(failure) => {
+                        if matches!(failure.code, ErrorCode::Corrupt | ErrorCode::Storage) {
+                            self.shared.metrics.reads_failed.one();
+                        }
                         self.shared.log.warning(format_args!("a request failed: {failure}"));
                         self.fail(request, &failure);
                     }

@@ -25,10 +25,11 @@ pub struct Args {
 }
 
 /// Rows of a server: what they are called, and where they are in its document.
-const SERVER_ROWS: [(&str, &str); 13] = [
+const SERVER_ROWS: [(&str, &str); 14] = [
     ("connections", "/connections"),
     ("requests", "/metrics/requests"),
     ("  of these failed", "/metrics/requests_failed"),
+    ("reads that failed", "/metrics/reads_failed"),
     ("blocks demanded", "/metrics/blocks_demanded"),
     ("  bytes", "/metrics/block_bytes_demanded"),
     ("pages demanded", "/metrics/pages_demanded"),
@@ -152,6 +153,7 @@ fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
             ("  of these hit", session.pushes.pages_push_hit.to_string()),
             ("  of these wasted", session.pushes.pages_wasted.to_string()),
             ("pages read ahead", session.readahead.pages_speculated.to_string()),
+            ("reads that failed", session.reads.read_errors.to_string()),
             ("stalls", format!("{} ({} ms)", session.reads.stalls, session.reads.stall_micros / 1000)),
             ("received", progress::human(session.transfer.bytes_received)),
             ("sent", progress::human(session.transfer.bytes_sent)),

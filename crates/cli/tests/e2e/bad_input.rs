@@ -344,3 +344,29 @@ fn help_that_cannot_be_printed_is_an_error() {
         assert_eq!(runnel().args(arguments).stdout(full()).status().unwrap().code(), Some(1), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_damaged_image_of_a_server_is_named_by_the_device_and_by_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (tree, store, log) = (at("tree"), at("store"), at("log"));
+    std::fs::create_dir_all(&tree).unwrap();
+    std::fs::create_dir_all(&store).unwrap();
+    let lines: Vec<String> = (0..60_000u32).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
+    std::fs::write(tree.join("file"), lines.concat()).unwrap();
+    let image = store.join("app.rnl");
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    let mut bytes = std::fs::read(&image).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&image, bytes).unwrap();
+    let server = Server::start_logged(&store, &log, &[]);
+    let said = fails(&["cat", &server.url("app"), "/file"], 3, "the bytes do not match the image");
+    let line = said.lines().find(|line| line.starts_with("error: image ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(": /file at byte ") && line.contains("let `runnel check` look at the image file"), "{line}");
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert!(logged.contains("warning: a request failed: image ") && logged.contains("is damaged"), "{logged}");
+    let status: serde_json::Value =
+        serde_json::from_str(&ok(&["status", &format!("runnel://{}", server.address), "--json"])).unwrap();
+    assert!(status["metrics"]["reads_failed"].as_u64() > Some(0), "{status}");
+}

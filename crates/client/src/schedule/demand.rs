@@ -233,11 +233,11 @@ impl Schedule {
         }
         if request.failures >= FAILURES_MAX {
             let error = if failure == Failure::Corrupt { ReadError::Corrupt } else { ReadError::Io };
+            self.requests.give_up(pages.first().filter(|_| self.settings.remote), error);
             pages.into_iter().for_each(|page| self.reads.fail_page(now, page, error));
             return;
         }
-        let doubled = RETRY_DELAY * (1 << request.failures.min(4));
-        let delay = if self.settings.remote { doubled } else { Duration::ZERO };
+        let delay = if self.settings.remote { RETRY_DELAY * (1 << request.failures.min(4)) } else { Duration::ZERO };
         self.requests.send_later(now.after(delay), request);
     }
 

@@ -112,12 +112,15 @@ enum State {
 }
 
 /// What the caller must do after each call, in this order: send `commands` while it still holds the
-/// lock, then, without it, answer `finished` and hand `evicted` and `hinted` to the storer.
+/// lock, then, without it, answer `finished`, hand `evicted` and `hinted` to the storer, and say
+/// what was `given_up`.
 pub(crate) struct Effects {
     pub commands: Vec<(ConnectionIndex, Command)>,
     pub finished: Vec<Finished>,
     pub evicted: Vec<Evicted>,
     pub hinted: Vec<HintedBlock>,
+    /// Pages that a server cannot deliver.
+    pub given_up: Vec<(PageId, ReadError)>,
 }
 
 impl Schedule {
@@ -183,6 +186,7 @@ impl Schedule {
             finished: self.reads.take_finished(),
             evicted: self.leaving.take(),
             hinted: self.hints.take_ready(),
+            given_up: self.requests.take_given_up(),
         }
     }
 

@@ -8,6 +8,7 @@ use units::{BlockId, Moment, PageId, Token};
 use super::connections::{Connections, Sent};
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::counters::RequestCounters;
+use crate::error::ReadError;
 
 /// A request for a block or for pages.
 pub(super) struct Request {
@@ -45,6 +46,8 @@ pub(super) struct Requests {
     parked: Vec<RequestKey>,
     /// Requests to be made again at their time.
     delayed: Vec<(Moment, RequestKey)>,
+    /// The first page of each request that was given up.
+    given_up: Vec<(PageId, ReadError)>,
     counters: RequestCounters,
 }
 
@@ -100,6 +103,16 @@ impl Requests {
     /// Bytes did not match the image.
     pub fn count_verify_failure(&mut self) {
         self.counters.verify_failures += 1;
+    }
+
+    /// A request will not be made again, and the READs of its pages fail. The first one, unless the
+    /// reason was told elsewhere.
+    pub fn give_up(&mut self, page: Option<&PageId>, error: ReadError) {
+        self.given_up.extend(page.map(|page| (*page, error)));
+    }
+
+    pub fn take_given_up(&mut self) -> Vec<(PageId, ReadError)> {
+        std::mem::take(&mut self.given_up)
     }
 
     pub fn is_fetching(&self, block: BlockId) -> bool {

@@ -54,7 +54,7 @@ pub(super) fn answer(
         By::Readahead(token) => pushes.foresees(&session.wire, image, token, None),
     };
     if dropped || !session.pushes.as_ref().is_some_and(foresees) {
-        return answer_block(session, request, (handle, image), block);
+        return answer_block(session, request, (handle, image), (block, false));
     }
     if by.touched().is_none() {
         // Refused only if the request was cancelled or the connection is closed.
@@ -66,19 +66,26 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Answers with a block as it is stored.
+/// Answers with a block as it is stored. `verified`: only if its hash is right, since what the
+/// device got before was perhaps not.
 pub(super) fn answer_block(
     session: &mut Session,
     request: RequestId,
     (handle, image): (ImageHandle, &Arc<Published>),
-    block: BlockId,
+    (block, verified): (BlockId, bool),
 ) -> Result<(), Failure> {
     let entry = image.metadata.block(block).ok_or_else(|| image.no_block(block))?;
     if let Some((pushes, mut link)) = session.pushes() {
         pushes.prove(&mut link, (handle, image), Proven::Stored(block))?;
     }
     let reply = move |bytes| Reply::Block { block, bytes };
-    session.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+    if verified {
+        let image = image.clone();
+        let read = move || image.verified_block(block).map(reply);
+        session.answer(request, entry.stored_bytes as usize, read);
+    } else {
+        session.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
+    }
     session.count_block(entry.stored_bytes);
     Ok(())
 }

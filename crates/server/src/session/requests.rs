@@ -192,7 +192,7 @@ impl Session {
         }
         // The read is on its way before anything is predicted.
         if force || !near::answer_block(self, request, (handle, &image), block)? {
-            far::answer_block(self, request, (handle, &image), block)?;
+            far::answer_block(self, request, (handle, &image), (block, force))?;
         }
         self.demanded(&image, touched, page, force);
         Ok(())
