@@ -25,8 +25,13 @@ impl ActionPages {
         assert!(!pages.is_empty() && pages.len() < u32::MAX as usize, "actions have pages, and few enough to number");
         let mut by_page: Vec<u32> = (0..pages.len() as u32).collect();
         by_page.sort_unstable_by_key(|position| pages[*position as usize]);
-        let extras = (0..).zip(&action.marks).filter(|(_, mark)| mark.extra).map(|(position, _)| position).collect();
-        ActionPages { id: action.id, revision: action.revision, pages, by_page, extras }
+        ActionPages { id: action.id, revision: action.revision, pages, by_page, extras: extras(action).collect() }
+    }
+
+    /// Whether it is a copy of the action as it is now. An exact run that touched an extra where it
+    /// was leaves the pages as they were.
+    pub fn is_of(&self, action: &Action) -> bool {
+        self.revision == action.revision && self.extras.iter().copied().eq(extras(action))
     }
 
     pub fn len(&self) -> u32 {
@@ -44,4 +49,9 @@ impl ActionPages {
         let found = self.by_page.binary_search_by_key(&page, |position| self.pages[*position as usize]).ok()?;
         Some(self.by_page[found])
     }
+}
+
+/// Positions of extras.
+fn extras(action: &Action) -> impl Iterator<Item = u32> {
+    (0..).zip(&action.marks).filter(|(_, mark)| mark.extra).map(|(position, _)| position)
 }

@@ -25,9 +25,9 @@ impl Index {
         index
     }
 
-    /// Takes in an action that is new or has another revision.
+    /// Takes in an action that is new, or has another revision or other extras.
     pub fn update(&mut self, action: &Action) {
-        if self.actions.get(&action.id).is_some_and(|known| known.revision == action.revision) {
+        if self.actions.get(&action.id).is_some_and(|known| known.is_of(action)) {
             return;
         }
         self.remove(action.id);
