@@ -1,6 +1,8 @@
 //! The pages of one revision of an action. The index and the tokens that follow the action share
 //! them.
 
+use std::ops::Range;
+
 use profile::Action;
 use units::{ActionId, PageId};
 
@@ -36,6 +38,11 @@ impl ActionPages {
 
     pub fn len(&self) -> u32 {
         self.pages.len() as u32
+    }
+
+    /// The pages at these positions, as far as there are any.
+    pub fn between(&self, positions: &Range<u32>) -> &[PageId] {
+        self.pages.get(positions.start as usize..positions.end as usize).unwrap_or_default()
     }
 
     /// Whether the page at `position` was added by a run with hidden touches, and touched by no

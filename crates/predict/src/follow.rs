@@ -114,9 +114,16 @@ impl Follow {
         Some((from, target))
     }
 
-    /// Whether the run may come to `position` next, or was there.
+    /// Whether the run may come to `position` next, or was there, and is not rather in a sibling.
+    /// Only the first touches of a segment that was pushed are seen. So pages before them may have
+    /// been touched, but not those that were not ordered, nor those between the start of a segment
+    /// and a touch in its middle: had they come, so had the page that was asked for.
     pub fn is_step(&self, position: u32, config: &Config) -> bool {
-        self.found || (self.start..=self.progress.saturating_add(near(config))).contains(&position)
+        let is_close = (self.start..=self.progress.saturating_add(near(config))).contains(&position);
+        let segment = position / config.segment_pages * config.segment_pages;
+        let passed = self.through.min(segment).max(self.progress + 1)..position;
+        let is_of_sibling = || self.siblings.have_next(&self.action, self.through, passed, near(config));
+        self.found || is_close && !is_of_sibling()
     }
 
     /// A touch at `position` in streaming mode. One behind the progress says only that the run is
@@ -153,6 +160,12 @@ impl Follow {
         self.places.iter().any(|place| place.abs_diff(position) <= near(config))
     }
 
+    /// Whether the last touch away from where the run is was this one: a page that was demanded can
+    /// be reported again.
+    pub fn is_last_place(&self, position: u32) -> bool {
+        self.places.last() == Some(&position)
+    }
+
     /// A touch away from where the run is. The first one says that the run may not need what comes
     /// next: no more is pushed than the next segment. At one close to another one the run goes on.
     pub fn stray(&mut self, position: u32, config: &Config) {
@@ -172,6 +185,11 @@ impl Follow {
             self.misses.clear();
             self.through = self.through.min(segment_end(self.progress, self.lookahead, config));
         }
+    }
+
+    /// The run touched `page`, which is a step of it or not. Says whether it is rather of a sibling.
+    pub fn turns(&mut self, page: PageId, is_step: bool, config: &Config) -> Option<Turn> {
+        self.siblings.touched(page, is_step, (&self.action, self.through), near(config))
     }
 
     /// The run is rather of a sibling, in which it has come to `position`.

@@ -6,6 +6,7 @@
 //! have is worth pushing far ahead. One that was hardly used lately counts, too, until a touch
 //! speaks against it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use units::{ActionId, PageId};
@@ -103,6 +104,13 @@ impl Sibling {
         found.filter(|position| *position <= self.progress.saturating_add(near))
     }
 
+    /// Pages before `position` that a run has not touched if it is of this action. The first
+    /// `ordered` pages of what is followed may have been touched unseen.
+    fn goes_without(&self, position: u32, followed: &ActionPages, ordered: u32) -> usize {
+        let is_unseen = |page: &&PageId| followed.position(**page).is_none_or(|position| position >= ordered);
+        self.action.between(&(self.progress + 1..position)).iter().filter(is_unseen).count()
+    }
+
     /// Takes in a touch that was found here, or not.
     fn touched(&mut self, found: Option<u32>, fits: bool) {
         self.odds.touched(found.is_some());
@@ -127,12 +135,29 @@ impl Siblings {
         Siblings { odds, others, ..Siblings::default() }
     }
 
-    /// The run touched `page`, which `fits` what is followed or not. Says whether it is rather of a
-    /// sibling now.
-    pub fn touched(&mut self, page: PageId, fits: bool, near: u32) -> Option<Turn> {
-        let found: Vec<Option<u32>> = self.others.iter().map(|other| other.find(page, fits, near)).collect();
-        if !fits && found.iter().all(Option::is_none) {
-            return None;
+    /// The run touched `page`, which `fits` what is followed and was ordered of it so far, or not.
+    /// Says whether it is rather of a sibling now.
+    pub fn touched(
+        &mut self,
+        page: PageId,
+        fits: bool,
+        (followed, ordered): (&ActionPages, u32),
+        near: u32,
+    ) -> Option<Turn> {
+        let mut found: Vec<Option<u32>> = self.others.iter().map(|other| other.find(page, fits, near)).collect();
+        if !fits {
+            // Of those that have it, rather the ones that have it next.
+            let without = |(other, found): (&Sibling, &Option<u32>)| {
+                found.map_or(usize::MAX, |position| other.goes_without(position, followed, ordered))
+            };
+            let without: Vec<usize> = self.others.iter().zip(&found).map(without).collect();
+            let least = without.iter().min().filter(|least| **least < usize::MAX)?;
+            let is_worse = |without: usize| without > least + SIGN_PAGES as usize;
+            found
+                .iter_mut()
+                .zip(&without)
+                .filter(|(_, without)| is_worse(**without))
+                .for_each(|(found, _)| *found = None);
         }
         self.odds.touched(fits);
         self.others.iter_mut().zip(&found).for_each(|(other, found)| other.touched(*found, fits));
@@ -143,6 +168,21 @@ impl Siblings {
         let likelier = self.others.iter().enumerate().filter(|(k, other)| found[*k].is_some() && turns(other));
         let (sibling, best) = likelier.max_by_key(|(_, other)| other.odds.now())?;
         Some(Turn { sibling, position: best.last })
+    }
+
+    /// Whether the touch behind `passed` is rather one of a likely sibling: the run did without
+    /// pages of these that only `followed` has, and the sibling has what was touched next.
+    pub fn have_next(&self, followed: &ActionPages, ordered: u32, passed: Range<u32>, near: u32) -> bool {
+        let Some(page) = followed.pages.get(passed.end as usize).filter(|_| passed.len() > SIGN_PAGES as usize) else {
+            return false;
+        };
+        let has_next = |other: &Sibling| {
+            let is_own = |page: &&PageId| other.action.position(**page).is_none();
+            let is_next = |position| other.goes_without(position, followed, ordered) <= SIGN_PAGES as usize;
+            other.find(*page, true, near).is_some_and(is_next)
+                && followed.between(&passed).iter().filter(is_own).count() > SIGN_PAGES as usize
+        };
+        self.others.iter().any(|other| self.is_likely(other) && has_next(other))
     }
 
     /// The run is of `others[index]` rather than of the action that is followed, in which it came

@@ -40,7 +40,7 @@ use units::PageId;
 use super::run::{Run, State};
 use super::{ActionPredictor, Follow, TURNS_MAX};
 use crate::action_pages::ActionPages;
-use crate::follow::{RETURN_HITS, Span, near};
+use crate::follow::{RETURN_HITS, Span};
 use crate::siblings::Turn;
 
 impl ActionPredictor {
@@ -129,7 +129,11 @@ impl ActionPredictor {
         let new = if run.audited { run.record(page, pages_max) } else { !run.seen.contains(&page) };
         let position = follow.action.position(page);
         let is_step = position.is_some_and(|position| follow.is_step(position, &self.config));
-        if new && let Some(turn) = follow.siblings.touched(page, is_step, near(&self.config)) {
+        if !is_step && position.is_some_and(|position| follow.is_last_place(position)) {
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        if new && let Some(turn) = follow.turns(page, is_step, &self.config) {
             return (true, self.turn(run, follow, turn));
         }
         if let Some(position) = position {

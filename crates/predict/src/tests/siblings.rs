@@ -2,7 +2,7 @@
 //!
 //! Sizes and orders are those of Python: 946 pages until the script is read, 34 while the
 //! interpreter ends, and in between the modules that are imported. The longest one imports what all
-//! others do.
+//! others do. Those of Perl end with pages that longer ones use here and there.
 
 use std::collections::HashMap;
 
@@ -29,8 +29,13 @@ const TIME_PERCENT_TAUGHT: u128 = 120;
 
 const NAMES: [&str; 4] = ["pass", "decimal", "json", "nine"];
 
+const PERL: [&str; 3] = ["perl", "posix", "getopt"];
+
 /// The pages of one of them.
 fn sibling(name: &str) -> Vec<PageId> {
+    if PERL.contains(&name) {
+        return perl(name);
+    }
     let body: Vec<u32> = match name {
         "pass" => vec![],
         // It shares most of its pages with the module json.
@@ -41,6 +46,22 @@ fn sibling(name: &str) -> Vec<PageId> {
     };
     let pages = [(0..946).collect(), body, (5000..5034).collect()].concat();
     pages.into_iter().map(page).collect()
+}
+
+/// 424 pages until the script is read, and 32 while the interpreter ends. Both modules use these too,
+/// or most of them.
+fn perl(name: &str) -> Vec<PageId> {
+    let every = |pages: std::ops::Range<u32>, step: usize, mut end: Vec<u32>| -> Vec<u32> {
+        let own: Vec<u32> = pages.collect();
+        let mixed: Vec<u32> = own.chunks(step).flat_map(|own| [own, &[end.remove(0)]].concat()).collect();
+        [mixed, end].concat()
+    };
+    let rest = match name {
+        "perl" => (5000..5032).collect(),
+        "posix" => every(1000..1310, 10, (5000..5032).collect()),
+        _ => every(2000..2200, 12, (5000..5032).rev().collect()),
+    };
+    (0..424).chain(rest).map(page).collect()
 }
 
 /// 50 Mbit/s, and a round trip of 3 ms with the work of both sides.
@@ -233,6 +254,31 @@ fn what_is_pushed_past_a_fork_is_bounded_by_odds_and_by_what_was_skipped() {
     assert_eq!(before.last(), Some(&1056));
     // The pages from the fork to here may not have been needed: one segment more, not four.
     assert_eq!(through(1090), Some(1152));
+}
+
+#[test]
+fn a_program_that_ends_with_pages_of_longer_ones_is_not_taken_for_them() {
+    // Each turn takes two round trips, which are a sixth of a start over a far link.
+    let far = (CostModel::default(), TIME_PERCENT_LEARNING);
+    for (link, percent) in [(wifi(), TIME_PERCENT_MAX), (lan(), TIME_PERCENT_MAX), far] {
+        let start = |name| starts_over(&link, &mut learned(&[name], no_audits()), &[name])[0];
+        let alone: HashMap<&str, Evaluation> = PERL.into_iter().map(|name| (name, start(name))).collect();
+        for order in permutations(&PERL) {
+            let names: Vec<&str> = (0..8).flat_map(|_| order.clone()).collect();
+            let known = starts_over(&link, &mut learned(&order, no_audits()), &names);
+            for (name, found) in names.iter().zip(&known) {
+                check_start(&format!("turns of {order:?}"), name, found, &alone, percent);
+            }
+            let mut predictor = ActionPredictor::new(IMAGE, Config::default());
+            let learning = starts_over(&link, &mut predictor, &names);
+            for (name, found) in names.iter().zip(&learning).skip(2 * PERL.len()) {
+                check_start(&format!("learned turns of {order:?}"), name, found, &alone, TIME_PERCENT_LEARNING);
+            }
+            // Each was taken for itself.
+            let uses: Vec<u64> = predictor.actions().iter().map(|action| action.uses).collect();
+            assert_eq!(uses, [8; 3], "{order:?}");
+        }
+    }
 }
 
 #[test]
