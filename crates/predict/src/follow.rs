@@ -187,7 +187,7 @@ impl Follow {
         }
     }
 
-    /// The run touched `page`, which is a step of it or not. Says whether it is rather of a sibling.
+    /// The run touched `page`, a step of it or not. Says whether it is rather of a sibling.
     pub fn turns(&mut self, page: PageId, is_step: bool, config: &Config) -> Option<Turn> {
         self.siblings.touched(page, is_step, (&self.action, self.through), near(config))
     }

@@ -48,7 +48,7 @@ fn sibling(name: &str) -> Vec<PageId> {
     pages.into_iter().map(page).collect()
 }
 
-/// 424 pages until the script is read, and 32 while the interpreter ends. Both modules use these too,
+/// 424 pages until the script is read, and 32 while it ends. Both modules use these too,
 /// or most of them.
 fn perl(name: &str) -> Vec<PageId> {
     let every = |pages: std::ops::Range<u32>, step: usize, mut end: Vec<u32>| -> Vec<u32> {
