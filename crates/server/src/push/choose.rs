@@ -132,6 +132,13 @@ impl PagePusher {
         self.sequences.iter().any(|sequence| sequence.is_for(image, token) && comes(sequence))
     }
 
+    /// Whether a push of a token has sent `page`, of what is remembered. A demand of it that comes
+    /// then may have crossed it on its way.
+    pub fn has_pushed(&self, image: ImageId, token: Token, page: PageId) -> bool {
+        let mine = self.sequences.iter().filter(|sequence| sequence.is_for(image, token) && !sequence.is_unwanted());
+        mine.flat_map(|sequence| sequence.queued()).any(|pages| pages.contains(&page))
+    }
+
     /// What a byte costs the device now.
     pub(super) fn speed(&self, wire: &ServerConnection) -> Speed {
         self.device.speed(wire.push_path().map(|(rate, _)| rate))

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use units::{BlockId, PageId, RequestId, Token};
+use units::{BlockId, PAGE_BYTES, PageId, RequestId, SEGMENT_PAGES_MAX, Token};
 use wire::{ErrorCode, ImageHandle, Reply};
 
 use super::pushes::Pushes;
@@ -14,6 +14,9 @@ use super::{Session, metadata, near};
 use crate::error::Failure;
 use crate::proofs::Proven;
 use crate::published::Published;
+
+/// Bytes of a full segment of a push.
+const SEGMENT_BYTES: usize = SEGMENT_PAGES_MAX * PAGE_BYTES;
 
 /// Who wants a block.
 #[derive(Clone, Copy)]
@@ -40,8 +43,9 @@ pub(super) fn takes_lone_pages(session: &Session, image: &Published) -> bool {
     takes && image.metadata.proves_chunk_hashes() && image.proves()
 }
 
-/// Answers a device that takes lone pages. `dropped`: it had the page before. Then it lacks others
-/// as well that no push brings, since it is thought to have them.
+/// Answers a device that takes lone pages. `dropped`: it was sent the page before. Then it lacks
+/// others as well that no push brings, since it is thought to have them. Or it asked just before the
+/// page came: its block is not sent for that if it is larger than a segment, as hot ones can be.
 pub(super) fn answer(
     session: &mut Session,
     request: RequestId,
@@ -53,6 +57,9 @@ pub(super) fn answer(
         By::Program(token) => pushes.foresees(&session.wire, image, token, Some(page)),
         By::Readahead(token) => pushes.foresees(&session.wire, image, token, None),
     };
+    let is_large = image.metadata.block(block).is_some_and(|it| it.raw_bytes as usize > SEGMENT_BYTES);
+    let has_pushed = |pushes: &Pushes| by.touched().is_some_and(|token| pushes.has_pushed(image, token, page));
+    let dropped = dropped && !(is_large && session.pushes.as_ref().is_some_and(has_pushed));
     if dropped || !session.pushes.as_ref().is_some_and(foresees) {
         return answer_block(session, request, (handle, image), (block, false));
     }

@@ -128,6 +128,11 @@ impl Pushes {
         page.map_or_else(|| predictor.is_in_step(run), |page| predictor.foresees(run, page))
     }
 
+    /// Whether a push of the program has sent `page`.
+    pub fn has_pushed(&self, image: &Published, token: Token, page: PageId) -> bool {
+        self.pages.has_pushed(image.id, token, page)
+    }
+
     /// Sends the chunk hashes of what is about to be answered with, if the device takes them so.
     pub fn prove(
         &mut self,

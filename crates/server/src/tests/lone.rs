@@ -6,7 +6,7 @@ use wire::{ClientConfig, ErrorCode, ImageHandle, Notice, Reply, Request};
 
 use super::client::Client;
 use super::learning::{actions, teach};
-use super::rig::{Rig, image, program};
+use super::rig::{Rig, image, large_blocks, program};
 
 /// A device that takes lone pages, so far away as it says.
 fn device(rig: &Rig, number: u128, round_trip: u32) -> (Client, ImageHandle) {
@@ -83,4 +83,21 @@ fn regress_a_page_that_the_device_dropped_comes_with_its_block() {
     assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
     far.until(|far| far.have.contains(&all[40]));
     assert!(matches!(far.pull(handle, Token(2), all[40]), Reply::Block { .. }), "no push brings its neighbours");
+}
+
+#[test]
+fn regress_a_large_block_is_not_sent_for_a_page_that_was_pushed_just_now() {
+    let bytes = large_blocks(30);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 1000);
+    let (mut first, _) = teach(&rig, 1, &all);
+    first.status_until(|status| actions(status) == 1);
+    let (mut far, handle) = device(&rig, 2, 30_000);
+    far.credits = true;
+    assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
+    // It may have been asked for before it came.
+    far.until(|far| far.have.contains(&all[40]));
+    assert!(matches!(far.pull(handle, Token(2), all[40]), Reply::Pages { .. }));
+    let ask = far.pull_request(handle, Token(2), all[40], true);
+    assert!(matches!(far.ask(ask), Reply::Block { .. }), "it insists");
 }

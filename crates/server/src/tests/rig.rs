@@ -106,6 +106,11 @@ pub fn image(files: u64) -> Vec<u8> {
     Fixture::default().pack(&nodes(files)).unwrap()
 }
 
+/// The same in blocks of 1 MiB.
+pub fn large_blocks(files: u64) -> Vec<u8> {
+    Fixture { block_bytes: 1 << 20, ..Fixture::default() }.pack(&nodes(files)).unwrap()
+}
+
 /// An image that does not compress, of `blocks` blocks of 64 KiB.
 pub fn noise(blocks: usize) -> Vec<u8> {
     let mut rng = SplitMix64(7);
