@@ -163,7 +163,7 @@ impl Stage {
 }
 
 fn finish(results: &[Outcome], link: &Link, out: &mut dyn Write) -> anyhow::Result<()> {
-    let headings = ["", "seconds", "requests", "MB received", "pages asked for", "pages pushed", "of them wasted"];
+    let headings = ["", "seconds", "requests", "MB received", "pages pushed", "of them wasted"];
     let mut lines = vec![headings.map(str::to_string).to_vec()];
     for (name, sample) in results {
         let count = |metric: Metric| sample.get(&metric).map_or("-".to_string(), |value| format!("{value:.0}"));
@@ -172,7 +172,6 @@ fn finish(results: &[Outcome], link: &Link, out: &mut dyn Write) -> anyhow::Resu
             sample.get(&Metric::Wall).map_or("-".to_string(), |wall| format!("{wall:.2}")),
             count(Metric::Requests),
             sample.get(&Metric::Bytes).map_or("-".to_string(), |bytes| format!("{:.2}", bytes / 1e6)),
-            count(Metric::PagesDemanded),
             count(Metric::PagesPushed),
             count(Metric::PagesWasted),
         ]);

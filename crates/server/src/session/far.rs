@@ -44,8 +44,9 @@ pub(super) fn takes_lone_pages(session: &Session, image: &Published) -> bool {
 }
 
 /// Answers a device that takes lone pages. `dropped`: it was sent the page before. Then it lacks
-/// others as well that no push brings, since it is thought to have them. Or it asked just before the
-/// page came: its block is not sent for that if it is larger than a segment, as hot ones can be.
+/// others as well that no push brings, since it is thought to have them. Or it asked just before
+/// the page came: its block is not sent for that if it is larger than a segment, as hot ones can
+/// be.
 pub(super) fn answer(
     session: &mut Session,
     request: RequestId,
