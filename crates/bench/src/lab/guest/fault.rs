@@ -19,11 +19,14 @@ use super::touch::percentile;
 use super::{Outcome, mount_cold, net};
 use crate::lab::program::Program;
 
-/// Pages read.
-const SAMPLES: usize = 128;
+/// Pages read, as far as the file has them so far apart.
+const SAMPLES_MAX: usize = 128;
 
-/// Fewest pages of a file, so that samples do not lie side by side.
-const FILE_PAGES_MIN: usize = 2 * SAMPLES;
+/// Pages from one to the next: more than a demand brings of its neighbours on any system.
+const DISTANCE_MIN: usize = 32;
+
+/// Fewest pages of which a median is taken.
+const SAMPLES_MIN: usize = 16;
 
 /// One run.
 pub fn measure(system: &mut dyn System, program: &'static Program) -> anyhow::Result<Outcome> {
@@ -32,17 +35,17 @@ pub fn measure(system: &mut dyn System, program: &'static Program) -> anyhow::Re
     let file = File::open(pages::below(Path::new(APP), &path))
         .with_context(|| format!("cannot open {} in the mounted tree", path.display()))?;
     let count = file.metadata().context("cannot tell the size of a file")?.len() as usize / PAGE_BYTES;
-    ensure!(count >= FILE_PAGES_MIN, "{} has {count} pages, fewer than {FILE_PAGES_MIN}", path.display());
     let order = scattered(count);
+    ensure!(order.len() >= SAMPLES_MIN, "{} has only {count} pages", path.display());
     let total = faults(&file, &order)?;
     // What is still on its way would be in the times of what comes next.
     wait_quiet()?;
     let map = faults(&file, &order)?;
     drop(file);
     let medium = match system.device() {
-        _ if system.is_remote() => net::echo_seconds(SAMPLES)?,
+        _ if system.is_remote() => net::echo_seconds(SAMPLES_MAX)?,
         Some(device) => direct_reads(&device)?,
-        None => vec![0.0; SAMPLES],
+        None => vec![0.0],
     };
     let [total_median, map_median, io_median] = [&total, &map, &medium].map(|seconds| {
         let mut sorted = seconds.clone();
@@ -65,11 +68,13 @@ fn largest_file(program: &Program) -> anyhow::Result<PathBuf> {
     files.into_iter().max_by_key(bytes).context("the program has no file")
 }
 
-/// [`SAMPLES`] of `count` pages, evenly spread, in an order that looks like no sequence.
+/// Some of `count` pages, evenly spread, in an order that looks like no sequence.
 fn scattered(count: usize) -> Vec<usize> {
     // Odd, so that multiples of it go through all of the samples, whose number is a power of two.
     const STEP: usize = 53;
-    (0..SAMPLES).map(|sample| (sample * STEP % SAMPLES) * count / SAMPLES).collect()
+    let samples = (count / DISTANCE_MIN).clamp(1, SAMPLES_MAX);
+    let samples = 1 << samples.ilog2();
+    (0..samples).map(|sample| (sample * STEP % samples) * count / samples).collect()
 }
 
 /// Seconds of the fault of each page, each through a map of its own.
@@ -107,10 +112,13 @@ mod tests {
 
     #[test]
     fn samples_are_all_different_and_far_apart() {
-        let order = scattered(10 * SAMPLES);
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..SAMPLES).map(|sample| 10 * sample).collect::<Vec<_>>());
-        assert!(order.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 10));
+        for (pages, samples) in [(1_000_000, SAMPLES_MAX), (930, 16), (31, 1), (0, 1)] {
+            let order = scattered(pages);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted.len(), samples);
+            assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= DISTANCE_MIN));
+            assert!(samples < SAMPLES_MIN || order.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > DISTANCE_MIN));
+        }
     }
 }
