@@ -6,12 +6,13 @@
 //! once. A lost connection starts the upload anew; blocks that had arrived by then are not asked
 //! for again. So it goes on until an attempt gets no further than those before for a stated time.
 
-use bytes::Bytes;
-use connection::{BackOff, Clock, Connection, ConnectionError, Dialer, ImageName, Remote, random_number};
-use image::{Metadata, ReadAt};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
+
+use bytes::Bytes;
+use connection::{BackOff, Clock, Connection, ConnectionError, Dialer, ImageName, Remote, random_number};
+use image::{Metadata, ReadAt};
 use units::{BlockId, ImageId, Moment, RequestId};
 use wire::{BlockRange, ClientConfig, ClientEvent, ErrorCode, Refused, Reply, Request, WireError};
 
@@ -21,6 +22,10 @@ use crate::local::{ImageFile, open_file};
 
 /// Metadata bytes of one frame.
 const META_BYTES: u64 = 256 << 10;
+
+/// How often a server may store as many blocks as the image has. A restart may lose what it stored;
+/// one that loses it time and again gets no further.
+const STORED_TIMES_MAX: u64 = 4;
 
 /// How far an upload is, over all attempts. What is sent again after a loss counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +58,8 @@ struct Overall<'a> {
     /// For each block, whether the server has asked for it, and whether it was sent.
     asked: Vec<bool>,
     sent: Vec<bool>,
+    /// Blocks that the server said it stored.
+    stored: u64,
     /// When something happened last that no attempt had got to before.
     moved: Moment,
     /// Bytes of data that the attempt which got furthest gave to its transport.
@@ -141,6 +148,7 @@ impl Overall<'_> {
             meta_bytes: 0,
             asked: vec![false; blocks as usize],
             sent: vec![false; blocks as usize],
+            stored: 0,
             moved: Moment(0),
             transport_bytes: 0,
             greeted: false,
@@ -160,6 +168,14 @@ impl Overall<'_> {
         {
             self.progress.blocks_present -= 1;
             self.progress.wanted_bytes += u64::from(bytes);
+        }
+    }
+
+    /// The server has stored a block, which it will not ask for again.
+    fn stored(&mut self, now: Moment) {
+        self.stored += 1;
+        if self.stored <= STORED_TIMES_MAX * u64::from(self.progress.blocks) {
+            self.moved = now;
         }
     }
 
@@ -313,8 +329,7 @@ impl<'a, 'b> Upload<'a, 'b> {
                 self.need_complete = last;
             }
             ClientEvent::Ready(_) => self.overall.greeted = true,
-            // A block that is stored is not sent again.
-            ClientEvent::PutProgress { .. } => self.overall.moved = self.connection.now(),
+            ClientEvent::PutProgress { .. } => self.overall.stored(self.connection.now()),
             ClientEvent::Reply { request, reply } if request == self.request => {
                 if let Reply::PutDone { id } = self.connection.accept(reply)? {
                     let expected = self.metadata.id();

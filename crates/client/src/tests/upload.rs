@@ -212,6 +212,29 @@ fn a_server_that_greets_and_then_is_silent_ends_an_upload() {
 }
 
 #[test]
+fn regress_a_server_that_loses_what_it_stores_ends_an_upload() {
+    let rig = Rig::new();
+    let taker = Arc::clone(&rig.receiver);
+    rig.server.policy(move |_, machine, event| {
+        let mut receiver = taker.lock().unwrap();
+        let taken = receiver.take(machine, event);
+        if matches!(event, ServerEvent::PutBlock { .. }) {
+            receiver.have.clear();
+            machine.shut_down(ErrorCode::Shutdown, "going down");
+        }
+        taken
+    });
+    let config = Config { upload_deadline: Duration::from_millis(500), ..Config::default() };
+    let mut attempts = 1;
+    let error = upload(&rig.path, &remote(&rig.server.url("app")), &config, &mut |news| {
+        attempts += u32::from(matches!(news, News::Interrupted(_)));
+        assert!(attempts < 500, "it never ends");
+    })
+    .unwrap_err();
+    assert!(matches!(error, ClientError::NoProgress { .. }), "{error}");
+}
+
+#[test]
 fn a_damaged_file_is_not_sent() {
     let rig = Rig::new();
     let mut bytes = rig.tree.bytes.clone();

@@ -1,6 +1,6 @@
 //! Devices that are far: a program that is pushed to gets no more of a block than its page.
 
-use units::Token;
+use units::{PageId, Token};
 use wire::format::{FEATURE_LONE_PAGES, FEATURES_USUAL};
 use wire::{ClientConfig, ErrorCode, ImageHandle, Notice, Reply, Request};
 
@@ -71,33 +71,30 @@ fn a_page_that_a_learned_program_has_not_comes_with_its_block() {
     assert!(matches!(far.pull(handle, Token(2), all[999]), Reply::Block { .. }));
 }
 
-#[test]
-fn regress_a_page_that_the_device_dropped_comes_with_its_block() {
-    let bytes = image(30);
-    let (rig, _) = Rig::with_image(&bytes, |_| {});
-    let all = program(&bytes, 5, 1000);
+/// A program of `bytes` is learned and started again. Its page 40 was pushed, and is asked for as if
+/// it had not come.
+fn asks_for_what_was_pushed(bytes: &[u8]) -> (Rig, Client, ImageHandle, PageId) {
+    let (rig, _) = Rig::with_image(bytes, |_| {});
+    let all = program(bytes, 5, 1000);
     let (mut first, _) = teach(&rig, 1, &all);
     first.status_until(|status| actions(status) == 1);
     let (mut far, handle) = device(&rig, 2, 30_000);
     far.credits = true;
     assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
     far.until(|far| far.have.contains(&all[40]));
-    assert!(matches!(far.pull(handle, Token(2), all[40]), Reply::Block { .. }), "no push brings its neighbours");
+    (rig, far, handle, all[40])
+}
+
+#[test]
+fn regress_a_page_that_the_device_dropped_comes_with_its_block() {
+    let (_rig, mut far, handle, page) = asks_for_what_was_pushed(&image(30));
+    assert!(matches!(far.pull(handle, Token(2), page), Reply::Block { .. }), "no push brings its neighbours");
 }
 
 #[test]
 fn regress_a_large_block_is_not_sent_for_a_page_that_was_pushed_just_now() {
-    let bytes = large_blocks(30);
-    let (rig, _) = Rig::with_image(&bytes, |_| {});
-    let all = program(&bytes, 5, 1000);
-    let (mut first, _) = teach(&rig, 1, &all);
-    first.status_until(|status| actions(status) == 1);
-    let (mut far, handle) = device(&rig, 2, 30_000);
-    far.credits = true;
-    assert!(matches!(far.pull(handle, Token(2), all[0]), Reply::Pages { .. }));
-    // It may have been asked for before it came.
-    far.until(|far| far.have.contains(&all[40]));
-    assert!(matches!(far.pull(handle, Token(2), all[40]), Reply::Pages { .. }));
-    let ask = far.pull_request(handle, Token(2), all[40], true);
+    let (_rig, mut far, handle, page) = asks_for_what_was_pushed(&large_blocks(30));
+    assert!(matches!(far.pull(handle, Token(2), page), Reply::Pages { .. }));
+    let ask = far.pull_request(handle, Token(2), page, true);
     assert!(matches!(far.ask(ask), Reply::Block { .. }), "it insists");
 }
