@@ -71,8 +71,8 @@ fn a_page_that_a_learned_program_has_not_comes_with_its_block() {
     assert!(matches!(far.pull(handle, Token(2), all[999]), Reply::Block { .. }));
 }
 
-/// A program of `bytes` is learned and started again. Its page 40 was pushed, and is asked for as if
-/// it had not come.
+/// A program of an image is learned and started again. Its page 40 was pushed, and is to be asked
+/// for as if it had not come.
 fn asks_for_what_was_pushed(bytes: &[u8]) -> (Rig, Client, ImageHandle, PageId) {
     let (rig, _) = Rig::with_image(bytes, |_| {});
     let all = program(bytes, 5, 1000);
