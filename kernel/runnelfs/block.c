@@ -41,7 +41,6 @@ static void decoder_free(struct rnl_decoder *decoder)
 {
 	rnl_codec_free(decoder);
 	kvfree(decoder->stored);
-	kfree(decoder->chunk);
 	kfree(decoder);
 }
 
@@ -55,11 +54,10 @@ static struct rnl_decoder *decoder_new(struct super_block *sb)
 	if (!decoder)
 		return NULL;
 	decoder->stored = kvmalloc(rnl_read_room(sb, info->block_bytes), GFP_KERNEL);
-	decoder->chunk = kzalloc((1U << info->chunk_shift) + RNL_FILTER_BEHIND, GFP_KERNEL);
 	for (codec = 0; codec < RNL_CODECS; codec++)
 		if (info->codecs & 1 << codec && !error)
 			error = rnl_codec_prepare(decoder, codec);
-	if (decoder->stored && decoder->chunk && !error)
+	if (decoder->stored && !error)
 		return decoder;
 	decoder_free(decoder);
 	return NULL;
@@ -68,55 +66,38 @@ static struct rnl_decoder *decoder_new(struct super_block *sb)
 /* Takes a decoder; waits for one if there are as many as may be, or no memory for another one. */
 static struct rnl_decoder *decoder_get(struct super_block *sb)
 {
-	struct rnl_info *info = rnl_info(sb);
+	struct rnl_cache *cache = &rnl_info(sb)->cache;
 	struct rnl_decoder *decoder;
 	bool may_grow;
 
 	for (;;) {
-		spin_lock(&info->lock);
-		decoder = list_first_entry_or_null(&info->decoders, struct rnl_decoder, link);
-		may_grow = !decoder && info->decoder_count < info->decoder_count_max;
+		spin_lock(&cache->lock);
+		decoder = list_first_entry_or_null(&cache->decoders, struct rnl_decoder, link);
+		may_grow = !decoder && cache->decoder_count < cache->decoder_count_max;
 		if (decoder)
 			list_del(&decoder->link);
-		info->decoder_count += may_grow;
-		spin_unlock(&info->lock);
+		cache->decoder_count += may_grow;
+		spin_unlock(&cache->lock);
 		if (may_grow) {
 			decoder = decoder_new(sb);
 			if (!decoder) {
-				spin_lock(&info->lock);
-				info->decoder_count--;
-				spin_unlock(&info->lock);
+				spin_lock(&cache->lock);
+				cache->decoder_count--;
+				spin_unlock(&cache->lock);
 			}
 		}
 		if (decoder)
 			return decoder;
-		wait_event(info->decoder_wait, !list_empty_careful(&info->decoders));
+		wait_event(cache->decoder_wait, !list_empty_careful(&cache->decoders));
 	}
 }
 
-static void decoder_put(struct rnl_info *info, struct rnl_decoder *decoder)
+static void decoder_put(struct rnl_cache *cache, struct rnl_decoder *decoder)
 {
-	spin_lock(&info->lock);
-	list_add(&decoder->link, &info->decoders);
-	spin_unlock(&info->lock);
-	wake_up(&info->decoder_wait);
-}
-
-/* Each chunk went through the filter by itself, at its place in the first file that has it. */
-static void unfilter(struct rnl_info *info, struct rnl_block *block, u8 filter, u8 *scratch)
-{
-	u32 rank = rnl_chunks_before(info, block->raw_start), ino, file_chunk;
-
-	for (; rank < info->chunk_count; rank++) {
-		u32 chunk = rnl_chunk_at_rank(info, rank);
-		u64 at = rnl_chunk_position(info, chunk) - block->raw_start;
-
-		if (at >= block->bytes)
-			return;
-		if (rnl_chunk_owner(info, chunk, &ino, &file_chunk))
-			rnl_unfilter(filter, file_chunk << info->chunk_shift, block->raw + at,
-				     rnl_chunk_bytes(info, chunk), scratch);
-	}
+	spin_lock(&cache->lock);
+	list_add(&decoder->link, &cache->decoders);
+	spin_unlock(&cache->lock);
+	wake_up(&cache->decoder_wait);
 }
 
 static int load_with(struct super_block *sb, struct rnl_block *block, struct rnl_decoder *decoder)
@@ -150,8 +131,6 @@ static int load_with(struct super_block *sb, struct rnl_block *block, struct rnl
 				   block->index);
 		return -EIO;
 	}
-	if (entry->filter)
-		unfilter(info, block, entry->filter, decoder->chunk);
 	return 0;
 }
 
@@ -162,18 +141,18 @@ static void block_free(struct rnl_block *block)
 }
 
 /* Moves blocks that nobody uses to @gone, last used ones last, until the rest is within limits. */
-static void trim(struct rnl_info *info, u32 bytes_max, u32 count_min, struct list_head *gone)
+static void trim(struct rnl_cache *cache, u32 bytes_max, u32 count_min, struct list_head *gone)
 {
 	struct rnl_block *block, *next;
 
-	list_for_each_entry_safe_reverse(block, next, &info->blocks_kept, link) {
-		if (info->kept_count <= count_min ||
-		    (info->kept_bytes <= bytes_max && info->kept_count <= KEPT_COUNT_MAX))
+	list_for_each_entry_safe_reverse(block, next, &cache->blocks, link) {
+		if (cache->count <= count_min ||
+		    (cache->bytes <= bytes_max && cache->count <= KEPT_COUNT_MAX))
 			return;
 		if (block->users)
 			continue;
-		info->kept_bytes -= block->bytes;
-		info->kept_count--;
+		cache->bytes -= block->bytes;
+		cache->count--;
 		list_move(&block->link, gone);
 	}
 }
@@ -189,29 +168,29 @@ static void free_all(struct list_head *gone)
 /* Drops a user. A block that could not be loaded goes at once: the next reader tries anew. */
 void rnl_block_put(struct super_block *sb, struct rnl_block *block)
 {
-	struct rnl_info *info = rnl_info(sb);
+	struct rnl_cache *cache = &rnl_info(sb)->cache;
 	LIST_HEAD(gone);
 
-	spin_lock(&info->lock);
+	spin_lock(&cache->lock);
 	if (!--block->users && block->error) {
-		info->kept_bytes -= block->bytes;
-		info->kept_count--;
+		cache->bytes -= block->bytes;
+		cache->count--;
 		list_move(&block->link, &gone);
 	}
-	trim(info, KEPT_BYTES_MAX, KEPT_COUNT_MIN, &gone);
-	spin_unlock(&info->lock);
+	trim(cache, KEPT_BYTES_MAX, KEPT_COUNT_MIN, &gone);
+	spin_unlock(&cache->lock);
 	free_all(&gone);
-	mod_delayed_work(system_unbound_wq, &info->idle, IDLE_JIFFIES);
+	mod_delayed_work(system_unbound_wq, &cache->idle, IDLE_JIFFIES);
 }
 
-static struct rnl_block *find(struct rnl_info *info, u32 index)
+static struct rnl_block *find(struct rnl_cache *cache, u32 index)
 {
 	struct rnl_block *block;
 
-	list_for_each_entry(block, &info->blocks_kept, link) {
+	list_for_each_entry(block, &cache->blocks, link) {
 		if (block->index == index) {
 			block->users++;
-			list_move(&block->link, &info->blocks_kept);
+			list_move(&block->link, &cache->blocks);
 			return block;
 		}
 	}
@@ -231,12 +210,13 @@ static struct rnl_block *find(struct rnl_info *info, u32 index)
 struct rnl_block *rnl_block_get(struct super_block *sb, u32 index)
 {
 	struct rnl_info *info = rnl_info(sb);
+	struct rnl_cache *cache = &info->cache;
 	struct rnl_block *block, *new;
 	int error;
 
-	spin_lock(&info->lock);
-	block = find(info, index);
-	spin_unlock(&info->lock);
+	spin_lock(&cache->lock);
+	block = find(cache, index);
+	spin_unlock(&cache->lock);
 	if (block)
 		goto wait;
 	new = kzalloc(sizeof(*new), GFP_KERNEL);
@@ -245,23 +225,24 @@ struct rnl_block *rnl_block_get(struct super_block *sb, u32 index)
 	new->index = index;
 	new->bytes = le32_to_cpu(info->blocks[index].raw_bytes);
 	new->raw_start = le64_to_cpu(info->blocks[index].raw_start);
+	new->filter = info->blocks[index].filter;
 	new->users = 1;
 	init_completion(&new->done);
 
-	spin_lock(&info->lock);
-	block = find(info, index);
+	spin_lock(&cache->lock);
+	block = find(cache, index);
 	if (!block) {
-		list_add(&new->link, &info->blocks_kept);
-		info->kept_bytes += new->bytes;
-		info->kept_count++;
+		list_add(&new->link, &cache->blocks);
+		cache->bytes += new->bytes;
+		cache->count++;
 	}
-	spin_unlock(&info->lock);
+	spin_unlock(&cache->lock);
 	if (!block) {
 		struct rnl_decoder *decoder = decoder_get(sb);
 
 		block = new;
 		block->error = load_with(sb, block, decoder);
-		decoder_put(info, decoder);
+		decoder_put(cache, decoder);
 		complete_all(&block->done);
 	} else {
 		kfree(new);
@@ -278,50 +259,58 @@ wait:
 /* Nobody read for a while: drops what is kept, and all decoders but one. */
 static void idle(struct work_struct *work)
 {
-	struct rnl_info *info = container_of(to_delayed_work(work), struct rnl_info, idle);
+	struct rnl_cache *cache = container_of(to_delayed_work(work), struct rnl_cache, idle);
 	struct rnl_decoder *decoder, *next;
 	LIST_HEAD(decoders);
 	LIST_HEAD(gone);
 
-	spin_lock(&info->lock);
-	trim(info, 0, 0, &gone);
-	list_for_each_entry_safe(decoder, next, &info->decoders, link) {
-		if (info->decoder_count <= 1)
+	spin_lock(&cache->lock);
+	trim(cache, 0, 0, &gone);
+	list_for_each_entry_safe(decoder, next, &cache->decoders, link) {
+		if (cache->decoder_count <= 1)
 			break;
-		info->decoder_count--;
+		cache->decoder_count--;
 		list_move(&decoder->link, &decoders);
 	}
-	spin_unlock(&info->lock);
+	spin_unlock(&cache->lock);
 	free_all(&gone);
 	list_for_each_entry_safe(decoder, next, &decoders, link)
 		decoder_free(decoder);
 }
 
+void rnl_cache_init(struct rnl_cache *cache)
+{
+	spin_lock_init(&cache->lock);
+	INIT_LIST_HEAD(&cache->blocks);
+	INIT_LIST_HEAD(&cache->decoders);
+	init_waitqueue_head(&cache->decoder_wait);
+	INIT_DELAYED_WORK(&cache->idle, idle);
+}
+
 int rnl_blocks_init(struct super_block *sb)
 {
 	struct rnl_info *info = rnl_info(sb);
+	struct rnl_cache *cache = &info->cache;
 	u32 most = DECODING_BYTES_MAX / (2 * info->block_bytes + DECODER_BYTES);
 	struct rnl_decoder *decoder;
 
-	INIT_DELAYED_WORK(&info->idle, idle);
 	most = min(most, DECODERS_MAX);
-	info->decoder_count_max = clamp(num_online_cpus(), 1U, max(most, 1U));
+	cache->decoder_count_max = clamp(num_online_cpus(), 1U, max(most, 1U));
 	decoder = decoder_new(sb);
 	if (!decoder)
 		return -ENOMEM;
-	info->decoder_count = 1;
-	list_add(&decoder->link, &info->decoders);
+	cache->decoder_count = 1;
+	list_add(&decoder->link, &cache->decoders);
 	return 0;
 }
 
 /* Frees everything; also after a mount that failed early. */
-void rnl_blocks_exit(struct rnl_info *info)
+void rnl_blocks_exit(struct rnl_cache *cache)
 {
 	struct rnl_decoder *decoder, *next;
 
-	if (info->idle.work.func)
-		cancel_delayed_work_sync(&info->idle);
-	free_all(&info->blocks_kept);
-	list_for_each_entry_safe(decoder, next, &info->decoders, link)
+	cancel_delayed_work_sync(&cache->idle);
+	free_all(&cache->blocks);
+	list_for_each_entry_safe(decoder, next, &cache->decoders, link)
 		decoder_free(decoder);
 }

@@ -12,6 +12,7 @@
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
+#include <linux/slab.h>
 #include <linux/vmstat.h>
 
 #include "runnelfs.h"
@@ -27,11 +28,24 @@ static bool lies_in(const struct rnl_block *block, u64 position)
 	return block && position >= block->raw_start && position - block->raw_start < block->bytes;
 }
 
-static void copy_in(struct folio *folio, size_t offset, const u8 *from, u32 bytes, u32 room)
+/*
+ * Fills a part of a page from a chunk, or with zeros if @block is NULL. A chunk went through the
+ * filter of its block by itself, at its place in the first file that has it.
+ */
+static void fill_part(struct rnl_info *info, struct folio *folio, size_t offset,
+		      const struct rnl_block *block, u32 chunk)
 {
+	u32 room = 1U << info->chunk_shift, bytes = 0, ino, position = 0;
 	u8 *to = kmap_local_folio(folio, offset);
 
-	memcpy(to, from, bytes);
+	if (block) {
+		bytes = rnl_chunk_bytes(info, chunk);
+		if (block->filter)
+			rnl_chunk_owner(info, chunk, &ino, &position);
+		rnl_unfilter(block->filter, position << info->chunk_shift,
+			     block->raw + (rnl_chunk_position(info, chunk) - block->raw_start), to,
+			     bytes);
+	}
 	memset(to + bytes, 0, room - bytes);
 	kunmap_local(to);
 }
@@ -43,36 +57,31 @@ static void copy_in(struct folio *folio, size_t offset, const u8 *from, u32 byte
 static int fill(struct inode *inode, struct folio *folio, struct rnl_block **block, bool only)
 {
 	struct rnl_info *info = rnl_info(inode->i_sb);
-	u32 full = 1U << info->chunk_shift, chunk, unused, bytes;
+	u32 full = 1U << info->chunk_shift, chunk, unused;
 	loff_t start = folio_pos(folio), size = i_size_read(inode);
-	const u8 *from;
 	size_t offset;
 	u64 position;
+	bool is_hole;
 
 	for (offset = 0; offset < PAGE_SIZE; offset += full) {
-		from = NULL;
-		bytes = 0;
-		if (start + offset < size &&
-		    rnl_map(info, inode->i_ino, (start + offset) >> info->chunk_shift, &chunk,
-			    &unused)) {
-			position = rnl_chunk_position(info, chunk);
-			if (!lies_in(*block, position)) {
-				if (only)
-					return -EAGAIN;
-				if (*block)
-					rnl_block_put(inode->i_sb, *block);
-				*block = rnl_block_get(inode->i_sb, rnl_block_at(info, position));
-				if (IS_ERR(*block)) {
-					int error = PTR_ERR(*block);
+		is_hole = start + offset >= size ||
+			  !rnl_map(info, inode->i_ino, (start + offset) >> info->chunk_shift, &chunk,
+				   &unused);
+		position = is_hole ? 0 : rnl_chunk_position(info, chunk);
+		if (!is_hole && !lies_in(*block, position)) {
+			if (only)
+				return -EAGAIN;
+			if (*block)
+				rnl_block_put(inode->i_sb, *block);
+			*block = rnl_block_get(inode->i_sb, rnl_block_at(info, position));
+			if (IS_ERR(*block)) {
+				int error = PTR_ERR(*block);
 
-					*block = NULL;
-					return error;
-				}
+				*block = NULL;
+				return error;
 			}
-			bytes = rnl_chunk_bytes(info, chunk);
-			from = (*block)->raw + (position - (*block)->raw_start);
 		}
-		copy_in(folio, offset, from, bytes, full);
+		fill_part(info, folio, offset, is_hole ? NULL : *block, chunk);
 	}
 	flush_dcache_folio(folio);
 	return 0;
@@ -86,7 +95,7 @@ static void finish(struct folio *folio, int error)
 }
 
 /* Whether so much memory is free that pages which nobody asked for displace no others. */
-static bool has_room(void)
+bool rnl_has_room(void)
 {
 	return global_zone_page_state(NR_FREE_PAGES) > totalram_pages() / FREE_SHARE;
 }
@@ -102,19 +111,24 @@ static struct inode *inode_to_fill(struct super_block *sb, u32 ino, bool is_want
 	return IS_ERR(inode) ? NULL : inode;
 }
 
-/*
- * Gives the chunks of a block to the pages that first refer to them. Waits for no page: who holds
- * the lock of one may wait for a block.
+/**
+ * rnl_spread() - gives the chunks of a block to the pages that first refer to them, once
+ * @sb: the mount
+ * @reader: a file whose pages are wanted, or NULL
+ * @block: the block
+ *
+ * Waits for no page: who holds the lock of one may wait for a block.
  */
-static void spread(struct inode *reader, struct rnl_block *block)
+void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *block)
 {
-	struct super_block *sb = reader->i_sb;
 	struct rnl_info *info = rnl_info(sb);
-	bool is_wanted = block->index < info->hot_blocks || has_room();
+	bool is_wanted = block->index < info->hot_blocks || rnl_has_room();
 	u32 rank = rnl_chunks_before(info, block->raw_start), ino, file_chunk, last = 0;
 	struct inode *inode = NULL;
 	pgoff_t before = 0;
 
+	if (test_and_set_bit(0, &block->spread))
+		return;
 	for (; rank < info->chunk_count; rank++) {
 		u32 chunk = rnl_chunk_at_rank(info, rank);
 		struct page *page;
@@ -126,8 +140,7 @@ static void spread(struct inode *reader, struct rnl_block *block)
 			continue;
 		if (ino != last) {
 			iput(inode);
-			inode = ino == reader->i_ino ? igrab(reader) :
-						       inode_to_fill(sb, ino, is_wanted);
+			inode = inode_to_fill(sb, ino, is_wanted || (reader && ino == reader->i_ino));
 			last = ino;
 			before = ULONG_MAX;
 		}
@@ -147,6 +160,70 @@ static void spread(struct inode *reader, struct rnl_block *block)
 	iput(inode);
 }
 
+/* The block of the first chunk of a page; the number of blocks if there is a hole. */
+static u32 first_block(struct inode *inode, struct folio *folio)
+{
+	struct rnl_info *info = rnl_info(inode->i_sb);
+	u32 chunk, unused;
+
+	if (!rnl_map(info, inode->i_ino, folio_pos(folio) >> info->chunk_shift, &chunk, &unused))
+		return info->block_count;
+	return rnl_block_at(info, rnl_chunk_position(info, chunk));
+}
+
+/* Locked pages of a file that somebody else fills. */
+struct handed {
+	struct work_struct work;
+	struct inode *inode;
+	unsigned int count;
+	struct folio *folios[];
+};
+
+static int fill_all(struct inode *inode, struct folio **folios, unsigned int count);
+
+static void fill_handed(struct work_struct *work)
+{
+	struct handed *handed = container_of(work, struct handed, work);
+
+	fill_all(handed->inode, handed->folios, handed->count);
+	iput(handed->inode);
+	kfree(handed);
+}
+
+/*
+ * Hands over the pages that lie in other blocks than the first one does, if another processor may
+ * have time for them. Returns how many are left.
+ */
+static unsigned int hand_over(struct inode *inode, struct folio **folios, unsigned int count)
+{
+	struct handed *handed;
+	unsigned int i, kept = 0;
+	u32 first;
+
+	if (count == 1 || num_online_cpus() == 1)
+		return count;
+	handed = kmalloc(struct_size(handed, folios, count - 1), GFP_NOWAIT | __GFP_NOWARN);
+	if (!handed)
+		return count;
+	handed->count = 0;
+	first = first_block(inode, folios[0]);
+	for (i = 0; i < count; i++) {
+		if (first_block(inode, folios[i]) == first)
+			folios[kept++] = folios[i];
+		else
+			handed->folios[handed->count++] = folios[i];
+	}
+	if (!handed->count) {
+		kfree(handed);
+		return kept;
+	}
+	ihold(inode);
+	handed->inode = inode;
+	INIT_WORK(&handed->work, fill_handed);
+	queue_work(rnl_workers, &handed->work);
+	return kept;
+}
+
 /* Fills locked pages of a file, and unlocks them. The first error is returned. */
 static int fill_all(struct inode *inode, struct folio **folios, unsigned int count)
 {
@@ -154,6 +231,7 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 	unsigned int i, j, flags = memalloc_nofs_save();
 	int error, first = 0;
 
+	count = hand_over(inode, folios, count);
 	for (i = 0; i < count; i++) {
 		if (!folios[i])
 			continue;
@@ -168,8 +246,9 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 				folios[j] = NULL;
 			}
 		}
-		if (!test_and_set_bit(0, &block->spread))
-			spread(inode, block);
+		if (block->index < rnl_info(inode->i_sb)->hot_blocks)
+			rnl_ahead(inode->i_sb, block->index);
+		rnl_spread(inode->i_sb, inode, block);
 		rnl_block_put(inode->i_sb, block);
 		block = NULL;
 	}
@@ -193,7 +272,8 @@ static void readahead(struct readahead_control *rac)
 			if (!folios[count])
 				break;
 		}
-		fill_all(rac->mapping->host, folios, count);
+		if (count)
+			fill_all(rac->mapping->host, folios, count);
 	} while (count == BATCH);
 }
 

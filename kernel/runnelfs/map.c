@@ -30,6 +30,16 @@ u32 rnl_block_at(const struct rnl_info *info, u64 position)
 	return low - 1;
 }
 
+/* Where an extent of a file ends, in chunks of the file. */
+static u32 extent_end(const struct rnl_info *info, u32 ino, u32 extent)
+{
+	u64 size = le64_to_cpu(info->inodes[ino - 1].size);
+
+	if (extent + 1 < rnl_extents_end(info, ino - 1))
+		return le32_to_cpu(info->extents[extent + 1].file_chunk);
+	return (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
+}
+
 /**
  * rnl_map() - where a part of a file comes from
  * @info: the image
@@ -120,7 +130,7 @@ static u32 file_of_extent(const struct rnl_info *info, u32 extent)
  */
 bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk)
 {
-	u32 low = 0, high = info->introduced_count, extent, end;
+	u32 low = 0, high = info->introduced_count, extent, end, run;
 
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
@@ -136,17 +146,16 @@ bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file
 	end = min(extent + SAMPLE_EXTENTS, info->extent_count);
 	*ino = file_of_extent(info, extent);
 	for (; extent < end; extent++) {
-		u32 first = le32_to_cpu(info->extents[extent].chunk_first), at, run_end, unused;
+		u32 first = le32_to_cpu(info->extents[extent].chunk_first);
 
 		while (*ino < info->inode_count &&
 		       le32_to_cpu(info->inodes[*ino].extent_first) <= extent)
 			(*ino)++;
 		if (first == RNL_HOLE || chunk < first)
 			continue;
-		at = le32_to_cpu(info->extents[extent].file_chunk);
-		rnl_map(info, *ino, at, &unused, &run_end);
-		if (chunk - first < run_end - at) {
-			*file_chunk = at + (chunk - first);
+		run = extent_end(info, *ino, extent) - le32_to_cpu(info->extents[extent].file_chunk);
+		if (chunk - first < run) {
+			*file_chunk = le32_to_cpu(info->extents[extent].file_chunk) + (chunk - first);
 			return true;
 		}
 	}

@@ -24,8 +24,6 @@ struct rnl_decoder {
 	struct list_head link;
 	/* Room for the stored bytes of the largest block, in whole sectors. */
 	void *stored;
-	/* Room for one chunk and RNL_FILTER_BEHIND. */
-	u8 *chunk;
 	void *zstd_workspace;
 	struct xz_dec *xz;
 };
@@ -36,7 +34,9 @@ struct rnl_block {
 	u32 index;
 	u32 bytes;
 	u64 raw_start;
+	/* As it was compressed: each chunk still has to go through the filter. */
 	u8 *raw;
+	u8 filter;
 	/* Users; under the lock of the cache. */
 	int users;
 	/* Valid once @done. */
@@ -44,6 +44,32 @@ struct rnl_block {
 	struct completion done;
 	/* Bit 0: its pages were given to the page cache. */
 	unsigned long spread;
+};
+
+/* Decoded blocks and decoders of a mount. */
+struct rnl_cache {
+	/* Guards all but decoder_wait and idle. */
+	spinlock_t lock;
+	/* Decoded blocks and those under way, last used first. */
+	struct list_head blocks;
+	u32 bytes;
+	u32 count;
+	/* Decoders that nobody uses, and how many there are in all. */
+	struct list_head decoders;
+	u32 decoder_count;
+	u32 decoder_count_max;
+	wait_queue_head_t decoder_wait;
+	struct delayed_work idle;
+};
+
+/* Hot blocks that are read before anyone asks for them. */
+struct rnl_ahead {
+	/* Guards next and end. */
+	spinlock_t lock;
+	/* The next block, and where to stop. */
+	u32 next;
+	u32 end;
+	struct work_struct work;
 };
 
 /* A mounted image. Tables are constant once the mount is done, so reading them takes no lock. */
@@ -92,18 +118,8 @@ struct rnl_info {
 	/* Bits of codecs that blocks use. */
 	u32 codecs;
 
-	/* Guards the lists of blocks and decoders and their counts, below. */
-	spinlock_t lock;
-	/* Decoded blocks and those under way, last used first. */
-	struct list_head blocks_kept;
-	u32 kept_bytes;
-	u32 kept_count;
-	/* Decoders that nobody uses, and how many there are in all. */
-	struct list_head decoders;
-	u32 decoder_count;
-	u32 decoder_count_max;
-	wait_queue_head_t decoder_wait;
-	struct delayed_work idle;
+	struct rnl_cache cache;
+	struct rnl_ahead ahead;
 	struct super_block *sb;
 };
 
@@ -176,9 +192,8 @@ void rnl_codec_free(struct rnl_decoder *decoder);
 bool rnl_decode(struct rnl_decoder *decoder, u8 codec, const void *dictionary, const void *stored,
 		size_t stored_bytes, void *raw, size_t raw_bytes);
 
-/* filter.c; so many bytes are read behind an instruction that a chunk cuts. */
-#define RNL_FILTER_BEHIND 16
-void rnl_unfilter(u8 filter, u32 position, u8 *bytes, u32 count, u8 *scratch);
+/* filter.c */
+void rnl_unfilter(u8 filter, u32 position, const u8 *from, u8 *to, u32 count);
 
 /* metadata.c */
 int rnl_load(struct fs_context *fc, struct super_block *sb);
@@ -204,10 +219,20 @@ bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file
 /* block.c */
 struct rnl_block *rnl_block_get(struct super_block *sb, u32 index);
 void rnl_block_put(struct super_block *sb, struct rnl_block *block);
+void rnl_cache_init(struct rnl_cache *cache);
 int rnl_blocks_init(struct super_block *sb);
-void rnl_blocks_exit(struct rnl_info *info);
+void rnl_blocks_exit(struct rnl_cache *cache);
+
+/* super.c */
+extern struct workqueue_struct *rnl_workers;
+
+/* ahead.c */
+void rnl_ahead(struct super_block *sb, u32 index);
+void rnl_ahead_init(struct rnl_ahead *ahead);
 
 /* data.c */
+bool rnl_has_room(void);
+void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *block);
 extern const struct address_space_operations rnl_aops;
 extern const struct file_operations rnl_file_ops;
 

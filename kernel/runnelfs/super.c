@@ -54,11 +54,15 @@ static int parse_param(struct fs_context *fc, struct fs_parameter *param)
 	return 0;
 }
 
+/* Decode beside those who read, at most so many at once; a page that is locked may wait for them. */
+#define WORKERS_MAX 16
+struct workqueue_struct *rnl_workers;
+
 static void info_free(struct rnl_info *info)
 {
 	if (!info)
 		return;
-	rnl_blocks_exit(info);
+	rnl_blocks_exit(&info->cache);
 	rnl_unload(info);
 	if (info->file)
 		fput(info->file);
@@ -126,6 +130,7 @@ static int fill_super(struct super_block *sb, struct fs_context *fc)
 		if (sb->s_stack_depth > FILESYSTEM_MAX_STACK_DEPTH)
 			return invalf(fc, "runnelfs: too many file systems on one another");
 	}
+	info->sb = sb;
 	error = rnl_load(fc, sb);
 	if (!error)
 		error = rnl_blocks_init(sb);
@@ -217,10 +222,8 @@ static int init_context(struct fs_context *fc)
 	info = kzalloc(sizeof(*info), GFP_KERNEL);
 	if (!info)
 		return -ENOMEM;
-	spin_lock_init(&info->lock);
-	INIT_LIST_HEAD(&info->blocks_kept);
-	INIT_LIST_HEAD(&info->decoders);
-	init_waitqueue_head(&info->decoder_wait);
+	rnl_cache_init(&info->cache);
+	rnl_ahead_init(&info->ahead);
 	fc->s_fs_info = info;
 	return 0;
 }
@@ -229,6 +232,8 @@ static void kill_sb(struct super_block *sb)
 {
 	struct rnl_info *info = rnl_info(sb);
 
+	/* What runs there has inodes in use, which must not be while a mount ends. */
+	flush_workqueue(rnl_workers);
 	/* Not by s_bdev: the device may have refused to open. */
 	if (info->file)
 		kill_anon_super(sb);
@@ -249,13 +254,22 @@ MODULE_ALIAS_FS("runnelfs");
 
 static int __init runnelfs_init(void)
 {
+	int error;
+
 	rnl_hash_init();
-	return register_filesystem(&runnelfs);
+	rnl_workers = alloc_workqueue("runnelfs", WQ_UNBOUND | WQ_MEM_RECLAIM, WORKERS_MAX);
+	if (!rnl_workers)
+		return -ENOMEM;
+	error = register_filesystem(&runnelfs);
+	if (error)
+		destroy_workqueue(rnl_workers);
+	return error;
 }
 
 static void __exit runnelfs_exit(void)
 {
 	unregister_filesystem(&runnelfs);
+	destroy_workqueue(rnl_workers);
 	/* Links free their memory after a grace period. */
 	rcu_barrier();
 }
