@@ -2,6 +2,7 @@
 //! the crate that the packer uses.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -9,31 +10,82 @@ use units::{Rng, SplitMix64};
 
 use crate::root;
 
-/// What the module's files take from the kernel.
+/// What the module's files take from the kernel, for this test and that of the filters.
 const KERNEL: &str = r"
 #pragma once
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 typedef uint8_t u8;
+typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef uint16_t __le16;
 typedef uint32_t __le32;
+typedef uint64_t __le64;
+#define __packed __attribute__((packed))
 #define __force
 #define noinline
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
 #define noinline_for_stack
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
 #define cond_resched()
 #define le32_to_cpu(x) (x)
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define DIV_ROUND_UP(n, d) (((n) + (d) - 1) / (d))
 static inline u32 ror32(u32 x, int bits) { return x >> bits | x << (32 - bits); }
+#define get_unaligned(from) ({ __typeof__(*(from) + 0) x_; memcpy(&x_, (from), sizeof(x_)); x_; })
+#define put_unaligned(x, to) ({ __typeof__(*(to)) x_ = (x); memcpy((to), &x_, sizeof(x_)); })
+static inline u32 get_unaligned_be32(const u8 *from) { u32 x; memcpy(&x, from, 4); return __builtin_bswap32(x); }
 static inline u32 get_unaligned_le32(const u8 *from) { u32 x; memcpy(&x, from, 4); return x; }
 static inline void put_unaligned_le32(u32 x, u8 *to) { memcpy(to, &x, 4); }
 ";
 
 /// Headers that the module's files include; all are the same.
-const HEADERS: [&str; 4] = ["bitops.h", "kernel.h", "sched.h", "string.h"];
+const HEADERS: [&str; 6] = ["bitops.h", "build_bug.h", "kernel.h", "sched.h", "string.h", "types.h"];
+
+/// A program of files of the module, in a folder of its own.
+pub(super) struct Program {
+    folder: PathBuf,
+    module: PathBuf,
+}
+
+impl Program {
+    /// Writes `source` as `program.c`.
+    pub(super) fn new(name: &str, source: &str) -> anyhow::Result<Program> {
+        let folder = root().join("target/runnelfs").join(name);
+        fs::create_dir_all(folder.join("linux"))?;
+        for header in HEADERS {
+            fs::write(folder.join("linux").join(header), KERNEL)?;
+        }
+        fs::write(folder.join("program.c"), source)?;
+        Ok(Program { folder, module: root().join("kernel/runnelfs") })
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(super) fn compiler(&self) -> Command {
+        let mut compiler = Command::new("cc");
+        // A table says first what most are, then what some are.
+        compiler.args(["-O2", "-Wall", "-Werror", "-Wno-override-init"]);
+        compiler.arg("-I").arg(&self.folder).arg("-I").arg(&self.module);
+        compiler
+    }
+
+    /// What a command prints.
+    pub(super) fn run(&self, command: &mut Command) -> anyhow::Result<Vec<u8>> {
+        let output = command.output()?;
+        ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(output.stdout)
+    }
+}
 
 /// Prints the hash of each prefix whose length is an argument, in each way that this processor has.
 const PROGRAM: &str = r#"
@@ -100,38 +152,23 @@ fn lengths() -> impl Iterator<Item = usize> {
 
 #[test]
 fn hashes_are_those_of_the_crate_in_every_way() -> anyhow::Result<()> {
-    let folder = root().join("target/runnelfs/hashes");
-    fs::create_dir_all(folder.join("linux"))?;
-    for header in HEADERS {
-        fs::write(folder.join("linux").join(header), KERNEL)?;
-    }
-    fs::write(folder.join("program.c"), PROGRAM)?;
-    let module = root().join("kernel/runnelfs");
-    let run = |command: &mut Command| {
-        let output = command.output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(output.stdout)
-    };
-    let compiler = || {
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-Wall", "-Werror", "-I"]).arg(&folder).arg("-I").arg(&module);
-        compiler
-    };
-    let mut link = compiler();
-    link.arg("-o").arg(folder.join("program")).arg(folder.join("program.c"));
+    let program = Program::new("hashes", PROGRAM)?;
+    let mut link = program.compiler();
+    link.arg("-o").arg(program.path("program")).arg(program.path("program.c"));
     for (file, flag) in VECTORS {
-        let object = folder.join(format!("{file}.o"));
-        run(compiler().args([flag, "-c", "-o"]).arg(&object).arg(module.join(format!("{file}.c"))))?;
+        let object = program.path(&format!("{file}.o"));
+        let source = program.module.join(format!("{file}.c"));
+        program.run(program.compiler().args([flag, "-c", "-o"]).arg(&object).arg(source))?;
         link.arg(&object);
     }
-    run(&mut link)?;
+    program.run(&mut link)?;
 
     let mut random = SplitMix64(24);
     let data: Vec<u8> = (0..BYTES_MAX).map(|_| random.below(256) as u8).collect();
-    fs::write(folder.join("data"), &data)?;
-    let mut program = Command::new(folder.join("program"));
-    program.args(lengths().map(|length| length.to_string())).stdin(fs::File::open(folder.join("data"))?);
-    let text = String::from_utf8(run(&mut program)?)?;
+    fs::write(program.path("data"), &data)?;
+    let mut command = Command::new(program.path("program"));
+    command.args(lengths().map(|length| length.to_string())).stdin(fs::File::open(program.path("data"))?);
+    let text = String::from_utf8(program.run(&mut command)?)?;
     let mut ways: Vec<&str> = Vec::new();
     for line in text.lines() {
         let [way, length, hash] = line.split(' ').collect::<Vec<_>>()[..] else {

@@ -11,6 +11,8 @@ mod boot;
 mod cross;
 mod guest;
 #[cfg(test)]
+mod filters;
+#[cfg(test)]
 mod hashes;
 #[cfg(feature = "guests")]
 mod host;
