@@ -9,9 +9,9 @@
 mod boot;
 #[cfg(feature = "guests")]
 mod cross;
-mod guest;
 #[cfg(test)]
 mod filters;
+mod guest;
 #[cfg(test)]
 mod hashes;
 #[cfg(feature = "guests")]
