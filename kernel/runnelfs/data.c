@@ -4,8 +4,8 @@
  *
  * A block is decoded once for all pages of a read that lie in it, whatever their order. Then it is
  * given to the page cache of whoever else has pages in it, as far as that is cheap: the same file
- * and files that are in memory; all files if the block is hot, since a program that starts will read
- * them, or while memory is free, since similar chunks of many files share a block.
+ * and files that are in memory; all files if the block is hot, since a program that starts will
+ * read them, or while memory is free, since similar chunks of many files share a block.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
