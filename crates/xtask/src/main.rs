@@ -26,6 +26,10 @@ mod surroundings;
 mod tidy;
 mod watch;
 
+fn argument(index: usize) -> String {
+    std::env::args().nth(index).unwrap_or_default()
+}
+
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let outcome = match command.as_deref() {
@@ -38,7 +42,8 @@ fn main() -> ExitCode {
         Some("posix-writer") => posix_writer(),
         Some("runnelfs") => runnelfs::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         // In a guest whose root is measured.
-        Some("runnelfs-touched") => runnelfs::touched(Path::new(&std::env::args().nth(2).unwrap_or_default())),
+        Some("runnelfs-touched") => runnelfs::touched(Path::new(&argument(2)), &argument(3)),
+        Some("runnelfs-start") => runnelfs::become_program(Path::new(&argument(2)), &argument(3)),
         // The first program of its guest.
         None if std::process::id() == 1 => runnelfs::run_guest(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),

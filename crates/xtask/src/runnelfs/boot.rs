@@ -15,7 +15,7 @@ use super::host::{TAIL_LINES, module_files};
 use crate::{root, watch};
 
 /// The release of the root, whatever the host is.
-const SUITE: &str = "bookworm";
+pub(super) const SUITE: &str = "bookworm";
 
 /// Where it comes from if apt names no mirror of it.
 const MIRROR: &str = "http://deb.debian.org/debian/";
@@ -27,7 +27,7 @@ const PACKAGES: &str = "systemd-sysv,udev,kmod,initramfs-tools,dracut-core,busyb
 const ROOT_VERSION: &str = "1";
 
 /// What guests need to see their disk and to mount from it, with what these depend on.
-const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "ext4", "overlay", "squashfs", "null_blk"];
+const MODULES: [&str; 7] = ["virtio_pci", "virtio_blk", "ext4", "overlay", "squashfs", "erofs", "null_blk"];
 
 const COMMAND_LINE: &str = "console=ttyS0 mitigations=off audit=0 apparmor=0 panic=-1 oops=panic panic_on_warn=1 \
     rootfstype=runnelfs ro";
@@ -231,7 +231,7 @@ fn debian(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// The mirror that apt on this machine uses.
-fn mirror() -> String {
+pub(super) fn mirror() -> String {
     let output = Command::new("apt-get").args(["indextargets", "--format", "$(CODENAME) $(REPO_URI)"]).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let found = text.lines().find_map(|line| line.strip_prefix(SUITE)?.strip_prefix(' '));
@@ -263,7 +263,7 @@ pub(super) fn write(system: &Path, path: &str, text: &str) -> anyhow::Result<()>
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-fn remove(folder: &Path) -> anyhow::Result<()> {
+pub(super) fn remove(folder: &Path) -> anyhow::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
     }

@@ -74,7 +74,9 @@ fn work() -> anyhow::Result<()> {
         finit_module(&file, c"", 0).with_context(|| format!("cannot load {module}"))?;
     }
     if !plan.measured.is_empty() {
-        return meter::run(&plan.measured);
+        meter::run(&plan.measured)?;
+        println!("{MARK}done");
+        return Ok(());
     }
     for image in &plan.images {
         report(image, whole(&Path::new("/").join(image)));

@@ -10,6 +10,8 @@ use kernel::{Initramfs, Machine};
 
 use super::guest::{MANIFEST, MARK, Plan};
 use super::manifest::{self, Order};
+use super::measure::Bench;
+use super::rivals::Tools;
 use super::{boot, cross, measure, trees, variants};
 use crate::{cargo_command, root, step, watch};
 
@@ -115,23 +117,27 @@ enum Part {
     Mounts,
     /// A system starts from an image.
     Boot,
-    /// Reads and starts are measured beside SquashFS; only if asked for.
+    /// Reads and starts are measured beside SquashFS and EROFS; only if asked for.
     Measure,
 }
 
-/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot|measure]`.
+/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot|measure]`, and
+/// for measurements `[--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] [--codecs=zstd,lz4]
+/// [--runs=N]`.
 struct Options {
     parts: Vec<Part>,
     headers: PathBuf,
     mutants: u64,
     seed: u64,
     runnel: Option<PathBuf>,
+    choice: measure::Choice,
 }
 
 impl Options {
     fn parse(arguments: &[String]) -> anyhow::Result<Options> {
         let mut parts = vec![Part::Mounts, Part::Boot];
         let (mut headers, mut mutants, mut seed, mut runnel) = (None, MUTANTS, 0, None);
+        let mut choice = measure::Choice::default();
         for argument in arguments {
             match argument.split_once('=') {
                 Some(("--headers", folder)) => headers = Some(PathBuf::from(folder)),
@@ -141,14 +147,16 @@ impl Options {
                 Some(("--part", "mounts")) => parts = vec![Part::Mounts],
                 Some(("--part", "boot")) => parts = vec![Part::Boot],
                 Some(("--part", "measure")) => parts = vec![Part::Measure],
+                Some((option, value)) if choice.take(option, value)? => {}
                 _ => bail!(
                     "usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] \
-                     [--part=mounts|boot|measure]"
+                     [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] \
+                     [--codecs=zstd,lz4] [--runs=N]"
                 ),
             }
         }
         let headers = headers.map_or_else(newest_headers, Ok)?;
-        Ok(Options { parts, headers, mutants, seed, runnel })
+        Ok(Options { parts, headers, mutants, seed, runnel, choice })
     }
 
     /// What `uname -r` says in the guest.
@@ -182,7 +190,9 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let kernel = work.join(&release);
     fs::create_dir_all(&kernel)?;
     step(&format!("runnelfs: module for {release}"), || build_module(&options.headers, &kernel.join("module")))?;
-    step("runnelfs: module for other processors", || cross::run(&work))?;
+    if options.parts.contains(&Part::Mounts) {
+        step("runnelfs: module for other processors", || cross::run(&work))?;
+    }
     step("runnelfs: kernel of the guest", || fetch_kernel(&kernel, &release))?;
     step("runnelfs: programs", || build_programs(options.runnel.is_none()))?;
     let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
@@ -195,7 +205,9 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
         step("runnelfs: boot", || boot::run(&runnel, &work, &kernel, &release))?;
     }
     if options.parts.contains(&Part::Measure) {
-        step("runnelfs: measure", || measure::run(&runnel, &work, &kernel, &release))?;
+        let tools = Tools::find(&runnel)?;
+        let bench = Bench { tools, choice: options.choice.clone(), work: &work, kernel: &kernel, release: &release };
+        step("runnelfs: measure", || measure::run(&bench))?;
     }
     Ok(())
 }

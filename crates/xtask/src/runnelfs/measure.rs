@@ -1,260 +1,290 @@
-//! Measurements beside SquashFS, with the same codec, level and block size: what reading costs the
-//! processor, and how long a system takes to start from a slow card. The guests' clock counts
+//! Measurements beside SquashFS and EROFS, with the same codec, level and block size: what reading
+//! costs the processor, what a hot set and starts of programs cost on a flash, how long a system
+//! takes to start from a slow card, and the memory of a mount. The guests' clock counts
 //! instructions, so that the load of the host does not matter.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{bail, ensure};
 use kernel::{Initramfs, Machine};
-use trace::{Event, Header, How, Source, Writer};
-use units::{ImageId, InodeId, Moment, PageId, Token};
 
-use super::boot;
 use super::guest::{MARK, Plan};
 use super::host::{add_modules, guest_program, module_files};
-use super::meter::Measured;
-use crate::watch;
-
-/// Sizes of blocks.
-const BLOCKS: [&str; 2] = ["64k", "128k"];
-
-/// Level of zstd.
-const LEVEL: &str = "19";
+use super::meter::{Measured, Task};
+use super::rivals::{Codec, Image, Maker, Tools, Tree, files_in_order, write_sort_list};
+use super::sets::{self, Set};
+use super::{applications, start};
 
 /// What the guest that reads needs.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "squashfs", "null_blk"];
+const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "squashfs", "erofs", "ext4", "null_blk"];
 
 const MEMORY_MIB: u32 = 1024;
 
 /// Counting instructions takes the emulator several times as long.
-const DEADLINE: Duration = Duration::from_secs(3000);
+const DEADLINE: Duration = Duration::from_secs(6000);
 
 const COMMAND_LINE: &str =
     "console=ttyS0 quiet mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 systemd.show_status=0";
 
-/// What the kernel mounts as the root, in the initial file system: from a card that answers a
-/// request after 0.7 ms and gives 25 MB/s, or from the disk without read-ahead, so that only
-/// touched pages come into memory.
-const MOUNT: &str = r#"mountroot()
-{
-	. /scripts/runnelfs-mount
-	local_top
-	wait_for_udev 10
-	device=/dev/vda
-	if [ "$(runnelfs_option card)" = yes ]; then
-		modprobe null_blk nr_devices=0
-		mount -t configfs configfs /sys/kernel/config
-		card=/sys/kernel/config/nullb/card
-		mkdir $card
-		echo $(($(cat /sys/block/vda/size) / 2048 + 1)) >$card/size
-		for setting in blocksize=512 memory_backed=1 queue_mode=2 submit_queues=1 hw_queue_depth=1 irqmode=2 \
-			completion_nsec=700000 mbps=25 power=1; do
-			echo "${setting#*=}" >"$card/${setting%%=*}"
-		done
-		wait_for_udev 10
-		for name in nullb0 card; do [ -b /dev/$name ] && device=/dev/$name; done
-		dd if=/dev/vda of=$device bs=1M 2>/dev/null
-		sync
-		echo 3 >/proc/sys/vm/drop_caches
-	else
-		echo 0 >/sys/block/vda/queue/read_ahead_kb
-	fi
-	modprobe -q "$ROOTFSTYPE"
-	modprobe -q overlay
-	echo "@runnelfs mounting $(cat /proc/uptime) $(cat /sys/block/${device#/dev/}/stat)"
-	mkdir -p $runnelfs_base/image
-	mount -t "$ROOTFSTYPE" -o ro $device $runnelfs_base/image
-	runnelfs_add_changes $runnelfs_base/image "${rootmnt?}"
-}
-"#;
+/// Images that one guest measures.
+const IMAGES_OF_A_GUEST: usize = 6;
 
-/// What root does once logged in.
-const LOOK: &str = r#"#!/bin/sh
-now=$(cat /proc/uptime)
-for name in card nullb0 vda; do [ -b /dev/$name ] && break; done
-echo "@runnelfs login $now $(cat /sys/block/$name/stat)" >/dev/console
-case $(cat /proc/cmdline) in
-*runnel.touched=yes*) /run/runnelfs/image/root/xtask runnelfs-touched /run/runnelfs/image >/dev/console ;;
-esac
-poweroff -f
-"#;
+/// Shares of the tree that hot sets have, per cent, with the sizes of blocks.
+const HOT: [(u64, &[&str]); 2] = [(12, &["4k", "16k", "64k", "128k", "1m"]), (40, &["64k", "128k"])];
 
-const MAKE_INITRD: &str = r#"set -e
-mount -t proc proc /proc
-depmod "$1"
-mkinitramfs -o /boot/initrd.img "$1"
-"#;
-
-/// Where the scripts lie that mount a root, in the root.
-const SCRIPT: &str = "usr/share/initramfs-tools/scripts/measure";
-
-/// An image and how it was made.
-struct Image {
-    name: String,
-    kind: &'static str,
-    path: PathBuf,
+/// Parts of the measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Reading,
+    Hot,
+    Starts,
+    Memory,
+    Boot,
 }
 
-/// Measures everything and prints it.
-pub(super) fn run(runnel: &Path, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<()> {
-    let system = kernel.join("measured");
-    boot::make_root(&system, work, kernel, release, LOOK)?;
-    boot::write(&system, SCRIPT, MOUNT)?;
-    boot::write(
-        &system,
-        "etc/initramfs-tools/modules",
-        "virtio_pci\nvirtio_blk\next4\nsquashfs\nnull_blk nr_devices=0\n",
-    )?;
-    fs::copy(guest_program(), system.join("root/xtask"))?;
-    boot::make_initrd(&system, MAKE_INITRD, release)?;
-    let initrd = kernel.join("measured.initrd");
-    fs::rename(system.join("boot/initrd.img"), &initrd)?;
-    let machine = |disks: Vec<PathBuf>, initramfs: &Path, options: &str, counted| Machine {
-        kernel: kernel.join("kernel/boot").join(format!("vmlinuz-{release}")),
-        initramfs: initramfs.to_path_buf(),
-        command_line: format!("{COMMAND_LINE} {options}"),
-        disks,
-        memory_mib: MEMORY_MIB,
-        processors: 1,
-        counted,
-        deadline: DEADLINE,
-    };
-    let trace = kernel.join("boot.trace");
-    let plain = ext4(&system, &kernel.join("measured.ext4"))?;
-    let started = machine(vec![plain], &initrd, "boot=measure rootfstype=ext4 runnel.touched=yes ro", false).run()?;
-    write_trace(&started.console, &trace).context("which pages a start touches")?;
+/// What is measured, of what and how often.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    what: Vec<What>,
+    blocks: Option<Vec<String>>,
+    pub(super) codecs: Vec<Codec>,
+    /// Starts of a system from each image.
+    pub(super) runs: usize,
+}
 
-    let unfiltered = [OsStr::new("--no-filter")];
-    let traced = [OsStr::new("--trace"), trace.as_os_str()];
-    let mut images = Vec::new();
-    for block in BLOCKS {
-        images.push(squashfs(&system, kernel, block)?);
-        let options = ["--bootable", "--small", "--level", LEVEL, "--block-size", block].map(OsStr::new);
-        for (variant, more) in [("", &[][..]), ("unfiltered", &unfiltered), ("traced", &traced)] {
-            images.push(ours(runnel, &system, kernel, block, variant, &[&options, more].concat())?);
-        }
+impl Default for Choice {
+    fn default() -> Choice {
+        let what = vec![What::Reading, What::Hot, What::Starts, What::Memory, What::Boot];
+        Choice { what, blocks: None, codecs: vec![Codec::Zstd, Codec::Lz4], runs: 3 }
     }
-    let reading = kernel.join("reading.initramfs");
-    fs::write(&reading, reader(&images, kernel, release)?)?;
-    let disks = images.iter().map(|image| image.path.clone()).collect();
-    let boot = machine(disks, &reading, "", true).run()?;
-    let rows: Vec<&str> = said(&boot.console).filter(|line| line.starts_with("row ")).collect();
-    ensure!(!rows.is_empty() && boot.ended, "the guest that reads died:\n{}", boot.console);
-    rows.iter().for_each(|row| eprintln!("   {row}"));
-    for image in images.iter().rev() {
-        let options = format!("boot=measure rootfstype={} runnel.card=yes ro", image.kind);
-        let boot = machine(vec![image.path.clone()], &initrd, &options, true).run()?;
-        fs::write(kernel.join("measure.log"), &boot.console)?;
-        print_start(&image.name, &boot.console).with_context(|| format!("start from {}", image.name))?;
+}
+
+impl Choice {
+    /// Takes an option; whether it is one.
+    pub(super) fn take(&mut self, option: &str, value: &str) -> anyhow::Result<bool> {
+        match option {
+            "--only" => self.what = value.split(',').map(What::parse).collect::<anyhow::Result<_>>()?,
+            "--blocks" => self.blocks = Some(value.split(',').map(str::to_string).collect()),
+            "--codecs" => self.codecs = value.split(',').map(Codec::parse).collect::<anyhow::Result<_>>()?,
+            "--runs" => self.runs = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The sizes of blocks, unless the user named others.
+    pub(super) fn blocks(&self, usual: &[&str]) -> Vec<String> {
+        self.blocks.clone().unwrap_or_else(|| usual.iter().map(|block| block.to_string()).collect())
+    }
+}
+
+impl What {
+    fn parse(name: &str) -> anyhow::Result<What> {
+        Ok(match name {
+            "reading" => What::Reading,
+            "hot" => What::Hot,
+            "starts" => What::Starts,
+            "memory" => What::Memory,
+            "boot" => What::Boot,
+            _ => bail!("the parts are reading, hot, starts, memory and boot"),
+        })
+    }
+}
+
+/// Where things lie, and what guests are made of.
+pub(super) struct Bench<'a> {
+    pub(super) tools: Tools,
+    pub(super) choice: Choice,
+    pub(super) work: &'a Path,
+    pub(super) kernel: &'a Path,
+    pub(super) release: &'a str,
+}
+
+/// Measures and prints.
+pub(super) fn run(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let has = |what| bench.choice.what.contains(&what);
+    if has(What::Reading) || has(What::Boot) {
+        start::run(bench, has(What::Reading), has(What::Boot))?;
+    }
+    if has(What::Hot) || has(What::Starts) || has(What::Memory) {
+        let folder = bench.work.join("applications");
+        applications::make(&folder)?;
+        let tree = Tree::new(&folder)?;
+        let maker = Maker { tree: &tree, folder: bench.kernel, prefix: "applications", tools: &bench.tools };
+        if has(What::Hot) {
+            hot(bench, &maker, &folder)?;
+        }
+        if has(What::Starts) {
+            starts(bench, &maker, &folder)?;
+        }
+        if has(What::Memory) {
+            memory(bench, &maker)?;
+        }
     }
     Ok(())
 }
 
-fn said(console: &str) -> impl Iterator<Item = &str> {
-    console.lines().filter_map(|line| line.split_once(MARK)).map(|(_, said)| said.trim())
-}
-
-/// Prints how long a start took, and what it read from the card.
-fn print_start(name: &str, console: &str) -> anyhow::Result<()> {
-    let numbers = |what: &str| -> anyhow::Result<Vec<f64>> {
-        let line = said(console)
-            .find_map(|line| line.strip_prefix(what))
-            .with_context(|| format!("its console has no line \"{what}\""))?;
-        Ok(line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
-    };
-    let (before, after) = (numbers("mounting ")?, numbers("login ")?);
-    ensure!(before.len() >= 5 && after.len() >= 5, "too few numbers");
-    let difference = |index: usize| after[index] - before[index];
-    let (milliseconds, megabytes) = (1e3 * difference(0), difference(4) * 512.0 / 1e6);
-    eprintln!("   row {name} | start | {milliseconds:.0} | ms; {} reads, {megabytes:.1} MB", difference(2));
+/// Hot sets, from a flash.
+fn hot(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> {
+    for (percent, blocks) in HOT {
+        let set = sets::chosen(percent, tree)?;
+        eprintln!("   {} has {} pages of {} files", set.name, set.pages(), set.runs.len());
+        let list = format!("{}.json", set.name);
+        let pages = serde_json::to_vec(&set.runs)?;
+        let mut images = Vec::new();
+        for codec in &bench.choice.codecs {
+            for block in bench.choice.blocks(blocks) {
+                images.extend(rivals_of_set(bench, maker, *codec, &block, &set.name, std::slice::from_ref(&set))?);
+            }
+        }
+        let task = Task::Hot(list.clone());
+        bench.measure(&images, &task, &[(&list, pages)], 1)?;
+    }
     Ok(())
 }
 
-/// A trace of the pages that a guest named, in the order of the files.
-fn write_trace(console: &str, to: &Path) -> anyhow::Result<()> {
-    // Files have their names, so it does not matter of which image it is.
-    let mut writer = Writer::new(&Header { image: ImageId([1; 32]), source: Source::Mount });
-    let token = Token(1);
-    writer.push(&Event::Start { token, at: Moment(0), name: b"boot".to_vec() })?;
-    let (mut at, mut files) = (0, BTreeMap::new());
-    for line in said(console).filter_map(|line| line.strip_prefix("touched ")) {
-        if let [path, size, pages] = line.split(" | ").collect::<Vec<_>>()[..] {
-            files.insert(path, (size.parse::<u64>()?, pages));
-        }
-    }
-    for (inode, (path, (size, pages))) in (1..).zip(&files) {
-        let inode = InodeId(inode);
-        writer.push(&Event::File { inode, size: *size, path: path.as_bytes().to_vec() })?;
-        for index in pages.split(',') {
-            at += 1;
-            let page = PageId { inode, index: index.parse()? };
-            writer.push(&Event::Touch { token, at: Moment(at), page, how: How::Demand })?;
-        }
-    }
-    writer.push(&Event::End { token, at: Moment(at + 1) })?;
-    writer.finish()?;
-    ensure!(at > 1000, "only {at} pages were touched");
-    eprintln!("   a start touches {at} pages of {} files", files.len());
-    fs::write(to, writer.take()).with_context(|| to.display().to_string())
-}
-
-/// An image of ours; `variant` says what is special about its `options`.
-fn ours(
-    runnel: &Path,
-    system: &Path,
-    to: &Path,
+/// Images for what `sets` read: of ours, with these hot; of SquashFS, in our order with these first
+/// and in its own; and of EROFS, which has no order.
+fn rivals_of_set(
+    bench: &Bench<'_>,
+    maker: &Maker<'_>,
+    codec: Codec,
     block: &str,
-    variant: &str,
-    options: &[&OsStr],
-) -> anyhow::Result<Image> {
-    let path = to.join(format!("measured-{block}{variant}.rnl"));
-    let mut pack = Command::new(runnel);
-    pack.arg("pack").arg(system).args(options).args(["--force", "--no-sandbox", "-o"]).arg(&path);
-    watch::run(&mut pack)?;
-    finish(Image { name: format!("runnelfs {block} {variant}").trim_end().to_string(), kind: "runnelfs", path })
-}
-
-fn squashfs(system: &Path, to: &Path, block: &str) -> anyhow::Result<Image> {
-    let path = to.join(format!("measured-{block}.squashfs"));
-    let mut make = Command::new("mksquashfs");
-    make.arg(system).arg(&path).args(["-comp", "zstd", "-Xcompression-level", LEVEL, "-b", block]);
-    watch::run(make.args(["-noappend", "-no-progress", "-quiet"]))?;
-    finish(Image { name: format!("squashfs {block}"), kind: "squashfs", path })
-}
-
-/// Says how large an image is, and fills its last sector.
-fn finish(image: Image) -> anyhow::Result<Image> {
-    let bytes = fs::metadata(&image.path)?.len();
-    eprintln!("   row {} | size | {bytes} | bytes", image.name);
-    fs::File::options().write(true).open(&image.path)?.set_len(bytes.next_multiple_of(4096))?;
-    Ok(image)
-}
-
-fn ext4(system: &Path, disk: &Path) -> anyhow::Result<PathBuf> {
-    let mut make = Command::new("mke2fs");
-    watch::run(make.args(["-q", "-F", "-t", "ext4", "-m", "0", "-d"]).arg(system).arg(disk).arg("512M"))?;
-    Ok(disk.to_path_buf())
-}
-
-/// The initial file system of the guest that reads.
-fn reader(images: &[Image], kernel: &Path, release: &str) -> anyhow::Result<Vec<u8>> {
-    let mut archive = Initramfs::new();
-    for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
-        archive.folder(folder);
+    name: &str,
+    sets: &[Set],
+) -> anyhow::Result<Vec<Image>> {
+    let trace = bench.kernel.join(format!("{name}.trace"));
+    sets::write_trace(sets, &trace)?;
+    let same = ["--hot-block-size", block];
+    let ours = maker.ours(codec, block, name, &same, Some(&trace))?;
+    let list = bench.kernel.join(format!("{name}-{block}.sort"));
+    write_sort_list(&sets::order(sets, &files_in_order(&bench.tools.runnel, &ours.path)?), &list)?;
+    let mut images = vec![ours, maker.squashfs(codec, block, &format!("sorted {name}"), Some(&list))?];
+    images.push(maker.squashfs(codec, block, "", None)?);
+    images.push(maker.erofs(codec, block, false)?);
+    images.push(maker.erofs(codec, block, true)?);
+    // What the packer does unless it is told: hot blocks of 1 MiB, which are read in one go.
+    if block == "64k" {
+        images.push(maker.ours(codec, block, &format!("{name} large"), &[], Some(&trace))?);
     }
-    archive.file("init", &fs::read(guest_program())?);
-    let files = module_files(&kernel.join("kernel"), release, &MODULES)?;
-    let modules = add_modules(&mut archive, &files, &kernel.join("module/runnelfs.ko"))?;
-    let measured = images.iter().map(|image| {
-        let bytes = fs::metadata(&image.path)?.len();
-        Ok(Measured { name: image.name.clone(), kind: image.kind.to_string(), bytes })
-    });
-    let plan = Plan { modules, measured: measured.collect::<anyhow::Result<_>>()?, ..Plan::default() };
-    archive.file("plan.json", &serde_json::to_vec(&plan)?);
-    Ok(archive.finish())
+    Ok(images)
+}
+
+/// Starts of programs, from a flash.
+fn starts(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> {
+    let sets = applications::touched(bench, maker.tree, tree)?;
+    let mut images = Vec::new();
+    for codec in &bench.choice.codecs {
+        for block in bench.choice.blocks(&["64k", "128k"]) {
+            images.extend(rivals_of_set(bench, maker, *codec, &block, "started", &sets)?);
+        }
+    }
+    bench.measure(&images, &Task::Starts, &[], 1)
+}
+
+/// Memory of mounts, with four processors.
+fn memory(bench: &Bench<'_>, maker: &Maker<'_>) -> anyhow::Result<()> {
+    for codec in &bench.choice.codecs {
+        for block in bench.choice.blocks(&["64k"]) {
+            let images = [
+                maker.ours(*codec, &block, "", &[], None)?,
+                maker.squashfs(*codec, &block, "", None)?,
+                maker.erofs(*codec, &block, false)?,
+            ];
+            for image in images {
+                bench.measure(&[image], &Task::Memory, &[], 4)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Bench<'_> {
+    /// A guest whose clock counts instructions, if `counted`.
+    pub(super) fn machine(
+        &self,
+        disks: Vec<PathBuf>,
+        initramfs: &Path,
+        options: &str,
+        counted: bool,
+        processors: u32,
+    ) -> Machine {
+        Machine {
+            kernel: self.kernel.join("kernel/boot").join(format!("vmlinuz-{}", self.release)),
+            initramfs: initramfs.to_path_buf(),
+            command_line: format!("{COMMAND_LINE} {options}"),
+            disks,
+            memory_mib: MEMORY_MIB,
+            processors,
+            counted,
+            deadline: DEADLINE,
+        }
+    }
+
+    /// Does `task` with images in guests that have `files`, and prints what they say.
+    pub(super) fn measure(
+        &self,
+        images: &[Image],
+        task: &Task,
+        files: &[(&str, Vec<u8>)],
+        processors: u32,
+    ) -> anyhow::Result<()> {
+        for some in images.chunks(IMAGES_OF_A_GUEST) {
+            self.guest(some, task, files, processors, |line| {
+                if line.starts_with("row ") {
+                    eprintln!("   {line}");
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Does `task` with images in one guest; `hear` gets what it says.
+    pub(super) fn guest(
+        &self,
+        images: &[Image],
+        task: &Task,
+        files: &[(&str, Vec<u8>)],
+        processors: u32,
+        hear: impl FnMut(&str),
+    ) -> anyhow::Result<()> {
+        let initramfs = self.kernel.join("measure.initramfs");
+        fs::write(&initramfs, self.initramfs(images, task, files)?)?;
+        let disks = images.iter().map(|image| image.path.clone()).collect();
+        let boot = self.machine(disks, &initramfs, "", !matches!(task, Task::Touched), processors).run()?;
+        fs::write(self.kernel.join("measure.log"), &boot.console)?;
+        said(&boot.console).for_each(hear);
+        let failed = said(&boot.console).find(|line| line.starts_with("FAIL"));
+        ensure!(failed.is_none(), "{}", failed.unwrap_or_default());
+        let whole = boot.ended && said(&boot.console).any(|line| line == "done");
+        ensure!(whole, "the guest that measures died:\n{}", boot.console);
+        Ok(())
+    }
+
+    fn initramfs(&self, images: &[Image], task: &Task, more: &[(&str, Vec<u8>)]) -> anyhow::Result<Vec<u8>> {
+        let mut archive = Initramfs::new();
+        for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
+            archive.folder(folder);
+        }
+        archive.file("init", &fs::read(guest_program())?);
+        for (name, bytes) in more {
+            archive.file(name, bytes);
+        }
+        let files = module_files(&self.kernel.join("kernel"), self.release, &MODULES)?;
+        let modules = add_modules(&mut archive, &files, &self.kernel.join("module/runnelfs.ko"))?;
+        let measured = images.iter().map(|image| {
+            let bytes = fs::metadata(&image.path)?.len();
+            Ok(Measured { name: image.name.clone(), kind: image.kind.to_string(), bytes, task: task.clone() })
+        });
+        let plan = Plan { modules, measured: measured.collect::<anyhow::Result<_>>()?, ..Plan::default() };
+        archive.file("plan.json", &serde_json::to_vec(&plan)?);
+        Ok(archive.finish())
+    }
+}
+
+/// What a guest says.
+pub(super) fn said(console: &str) -> impl Iterator<Item = &str> {
+    console.lines().filter_map(|line| line.split_once(MARK)).map(|(_, said)| said.trim())
 }

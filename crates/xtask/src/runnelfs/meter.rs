@@ -1,7 +1,8 @@
-//! The guest's half of the measurements: what reading costs, and which pages a system has touched.
+//! The guest's half of the measurements: disks in memory, what reading costs, and which pages a
+//! system has touched.
 //!
-//! The guest's clock counts instructions and its disk is memory, so what a read takes is the
-//! processor's time.
+//! The guest's clock counts instructions. A disk in memory costs nothing, and what a read from it
+//! takes is the processor's time; or it answers as a flash does.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,9 +20,10 @@ use serde::{Deserialize, Serialize};
 use units::{PAGE_BYTES, Rng, SplitMix64};
 
 use super::guest::{MARK, forget_pages};
+use super::probe;
 
 /// Where images are mounted.
-const TARGET: &str = "/mnt";
+pub(super) const TARGET: &str = "/mnt";
 
 /// Bytes of one read of a file that is read as a whole.
 const READ_BYTES: usize = 128 << 10;
@@ -32,6 +34,20 @@ const RANDOM_READS: u32 = 4000;
 /// Where the kernel lets disks in memory be made.
 const DISKS: &str = "/sys/kernel/config/nullb";
 
+/// A device of 4 KiB pages that gives one page after the other, each in 75 us.
+const FLASH: [(&str, u64); 7] = [
+    ("blocksize", 4096),
+    ("max_sectors", 8),
+    ("queue_mode", 2),
+    ("submit_queues", 1),
+    ("hw_queue_depth", 1),
+    ("irqmode", 2),
+    ("completion_nsec", 75_000),
+];
+
+/// A device that costs nothing.
+const MEMORY: [(&str, u64); 2] = [("blocksize", 512), ("irqmode", 0)];
+
 /// An image that is measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
@@ -41,6 +57,36 @@ pub struct Measured {
     pub kind: String,
     /// Bytes of the image.
     pub bytes: u64,
+    /// What is done with it.
+    pub task: Task,
+}
+
+/// What is measured of an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// The processor's time to read it all, and to read single pages.
+    Reading,
+    /// Reading of the pages that a file of the guest lists, from a flash.
+    Hot(String),
+    /// Starts of programs, from a flash.
+    Starts,
+    /// Which pages these programs touch. It is no image but a disk of ext4.
+    Touched,
+    /// The memory that a mount takes.
+    Memory,
+}
+
+/// Neighbouring pages of a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The file's path below the root.
+    pub path: String,
+    /// The file's bytes.
+    pub bytes: u64,
+    /// The first page.
+    pub first: u32,
+    /// Pages.
+    pub count: u32,
 }
 
 /// Measures the images on the disks `vda`, `vdb` and so on.
@@ -48,42 +94,102 @@ pub fn run(images: &[Measured]) -> anyhow::Result<()> {
     mount(Some("configfs"), "/sys/kernel/config", Some("configfs"), MsFlags::empty(), None::<&str>)?;
     for (index, image) in images.iter().enumerate() {
         let disk = PathBuf::from(format!("/dev/vd{}", (b'a' + index as u8) as char));
-        let memory = memory_disk(&format!("m{index}"), &disk, image.bytes)?;
-        mount(Some(&memory), TARGET, Some(image.kind.as_str()), MsFlags::MS_RDONLY, None::<&str>)
-            .with_context(|| format!("cannot mount {}", image.name))?;
-        let say = |what: &str, value: i64, unit: &str| println!("{MARK}row {} | {what} | {value} | {unit}", image.name);
-        let files = files()?;
-        for _ in 0..2 {
-            forget_pages()?;
-            let start = Instant::now();
-            let bytes = read_all(&files)?;
-            say("whole tree", start.elapsed().as_micros() as i64, "us");
-            say("bytes of the tree", bytes as i64, "bytes");
+        match &image.task {
+            Task::Reading => reading(image, &MemoryDisk::new(&disk, image.bytes, &MEMORY)?),
+            Task::Hot(list) => probe::hot(image, list, &MemoryDisk::new(&disk, image.bytes, &FLASH)?),
+            Task::Starts => probe::starts(image, &MemoryDisk::new(&disk, image.bytes, &FLASH)?),
+            Task::Touched => probe::touched_by_programs(&disk),
+            Task::Memory => probe::memory(image, &MemoryDisk::new(&disk, image.bytes, &MEMORY)?),
         }
-        forget_pages()?;
-        let start = Instant::now();
-        read_pages(&files)?;
-        say("random pages", start.elapsed().as_micros() as i64 / i64::from(RANDOM_READS), "us/page");
-        umount2(TARGET, MntFlags::empty())?;
+        .with_context(|| image.name.clone())?;
     }
     Ok(())
 }
 
-/// A disk in memory with what the other disk holds.
-fn memory_disk(name: &str, from: &Path, bytes: u64) -> anyhow::Result<PathBuf> {
-    let folder = Path::new(DISKS).join(name);
-    let before = disks()?;
-    fs::create_dir(&folder).context("cannot make a disk in memory")?;
-    let megabytes = bytes.div_ceil(1 << 20) + 1;
-    for (key, value) in [("size", megabytes), ("blocksize", 512), ("memory_backed", 1), ("irqmode", 0), ("power", 1)] {
-        fs::write(folder.join(key), value.to_string()).with_context(|| key.to_string())?;
+impl Measured {
+    /// Says a result.
+    pub fn say(&self, what: &str, value: i64, unit: &str) {
+        println!("{MARK}row {} | {what} | {value} | {unit}", self.name);
     }
-    let disk = disks()?.into_iter().find(|disk| !before.contains(disk)).context("the kernel made no disk")?;
-    let mut source = File::open(from).with_context(|| from.display().to_string())?.take(bytes);
-    let mut target = File::options().write(true).open(&disk)?;
-    std::io::copy(&mut source, &mut target)?;
-    target.sync_all()?;
-    Ok(disk)
+
+    /// Mounts the image, until what is returned is dropped.
+    pub fn mount(&self, disk: &MemoryDisk) -> anyhow::Result<Mounted> {
+        mount(Some(&disk.device), TARGET, Some(self.kind.as_str()), MsFlags::MS_RDONLY, None::<&str>)
+            .with_context(|| format!("cannot mount {}", self.name))?;
+        Ok(Mounted)
+    }
+}
+
+/// A mount at [`TARGET`].
+pub struct Mounted;
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(TARGET, MntFlags::empty()) {
+            println!("{MARK}FAIL cannot unmount: {error}");
+        }
+    }
+}
+
+fn reading(image: &Measured, disk: &MemoryDisk) -> anyhow::Result<()> {
+    let _mounted = image.mount(disk)?;
+    let files = files()?;
+    for _ in 0..2 {
+        forget_pages()?;
+        let start = Instant::now();
+        let bytes = read_all(&files)?;
+        image.say("whole tree", start.elapsed().as_micros() as i64, "us");
+        image.say("bytes of the tree", bytes as i64, "bytes");
+    }
+    forget_pages()?;
+    let start = Instant::now();
+    read_pages(&files)?;
+    image.say("random pages", start.elapsed().as_micros() as i64 / i64::from(RANDOM_READS), "us/page");
+    Ok(())
+}
+
+/// A disk in memory, gone when it is dropped.
+pub struct MemoryDisk {
+    /// Its device.
+    pub device: PathBuf,
+    folder: PathBuf,
+}
+
+impl MemoryDisk {
+    /// A disk with what another disk holds.
+    fn new(from: &Path, bytes: u64, settings: &[(&str, u64)]) -> anyhow::Result<MemoryDisk> {
+        let folder = Path::new(DISKS).join("measured");
+        let before = disks()?;
+        fs::create_dir(&folder).context("cannot make a disk in memory")?;
+        let size = [("size", bytes.div_ceil(1 << 20) + 1), ("memory_backed", 1)];
+        for (key, value) in size.iter().chain(settings).chain(&[("power", 1)]) {
+            fs::write(folder.join(key), value.to_string()).with_context(|| key.to_string())?;
+        }
+        let device = disks()?.into_iter().find(|disk| !before.contains(disk)).context("the kernel made no disk")?;
+        let mut source = File::open(from).with_context(|| from.display().to_string())?.take(bytes);
+        let mut target = File::options().write(true).open(&device)?;
+        std::io::copy(&mut source, &mut target)?;
+        target.sync_all()?;
+        Ok(MemoryDisk { device, folder })
+    }
+
+    /// Requests that were read, and bytes.
+    pub fn counters(&self) -> anyhow::Result<[i64; 2]> {
+        let name = self.device.file_name().unwrap_or_default();
+        let text = fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;
+        let numbers: Vec<i64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        ensure!(numbers.len() >= 3, "the disk counts {text:?}");
+        Ok([numbers[0], numbers[2] * 512])
+    }
+}
+
+impl Drop for MemoryDisk {
+    fn drop(&mut self) {
+        let gone = fs::write(self.folder.join("power"), "0").and_then(|()| fs::remove_dir(&self.folder));
+        if let Err(error) = gone {
+            println!("{MARK}FAIL a disk in memory stays: {error}");
+        }
+    }
 }
 
 fn disks() -> anyhow::Result<Vec<PathBuf>> {
@@ -92,7 +198,7 @@ fn disks() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// All files with contents, in the order of folders.
-fn files() -> anyhow::Result<Vec<(PathBuf, u64)>> {
+pub(super) fn files() -> anyhow::Result<Vec<(PathBuf, u64)>> {
     let (mut found, mut open) = (Vec::new(), vec![PathBuf::from(TARGET)]);
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder)? {
@@ -151,9 +257,9 @@ fn read_pages(files: &[(PathBuf, u64)]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints which pages of the files below `folder` are in memory: for a file system that reads no
-/// page that nobody asked for, those that were touched.
-pub fn touched(folder: &Path) -> anyhow::Result<()> {
+/// Prints which pages of the files below `folder` are in memory, under a name: for a file system
+/// that reads no page that nobody asked for, those that were touched.
+pub fn touched(folder: &Path, name: &str) -> anyhow::Result<()> {
     let device = fs::metadata(folder)?.dev();
     let mut open = vec![folder.to_path_buf()];
     while let Some(next) = open.pop() {
@@ -165,10 +271,10 @@ pub fn touched(folder: &Path) -> anyhow::Result<()> {
             } else if about.is_file() && about.len() > 0 {
                 let path = entry.path();
                 let pages = resident(&path)?;
-                let name = OsStr::from_bytes(path.strip_prefix(folder)?.as_os_str().as_bytes());
-                if !pages.is_empty() && name.to_str().is_some_and(|name| !name.contains(['|', '\n'])) {
+                let file = OsStr::from_bytes(path.strip_prefix(folder)?.as_os_str().as_bytes());
+                if !pages.is_empty() && file.to_str().is_some_and(|file| !file.contains(['|', '\n'])) {
                     let pages: Vec<String> = pages.iter().map(usize::to_string).collect();
-                    println!("{MARK}touched {} | {} | {}", name.display(), about.len(), pages.join(","));
+                    println!("{MARK}touched {name} | {} | {} | {}", file.display(), about.len(), pages.join(","));
                 }
             }
         }

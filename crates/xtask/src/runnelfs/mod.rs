@@ -3,8 +3,10 @@
 //! The host builds the module, packs trees with everything that an image can hold, in many ways,
 //! and starts a guest with all of it in its initial file system. The guest mounts each image and
 //! compares it with a manifest of the source; then it mounts mutants. Other guests start a Debian
-//! system from an image, or measure reads and starts beside SquashFS.
+//! system from an image, or measure reads and starts beside SquashFS and EROFS.
 
+#[cfg(feature = "guests")]
+mod applications;
 #[cfg(feature = "guests")]
 mod boot;
 #[cfg(feature = "guests")]
@@ -21,6 +23,13 @@ mod manifest;
 mod measure;
 mod meter;
 mod mutate;
+mod probe;
+#[cfg(feature = "guests")]
+mod rivals;
+#[cfg(feature = "guests")]
+mod sets;
+#[cfg(feature = "guests")]
+mod start;
 #[cfg(feature = "guests")]
 mod trees;
 #[cfg(feature = "guests")]
@@ -30,6 +39,7 @@ pub use guest::run as run_guest;
 #[cfg(feature = "guests")]
 pub use host::run;
 pub use meter::touched;
+pub use probe::become_program;
 
 /// Says how to get the tests that start guests.
 #[cfg(not(feature = "guests"))]

@@ -1,0 +1,140 @@
+//! Sets of pages that are read: a chosen share of a tree, or what programs touched. Each is a trace
+//! for our packer, a sort list for SquashFS, and a list for the guest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use trace::{Event, Header, How, Source, Writer};
+use units::{ImageId, InodeId, Moment, PAGE_BYTES, PageId, Rng, SplitMix64, Token};
+
+use super::meter::Run;
+
+/// Seed of the chosen sets.
+const SEED: u64 = 42;
+
+/// The pages of one program, or of a chosen set.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    /// Its name.
+    pub(super) name: String,
+    /// Runs of pages by the paths of their files.
+    pub(super) runs: Vec<Run>,
+}
+
+impl Set {
+    /// How many pages it has.
+    pub(super) fn pages(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
+}
+
+/// A set of `percent` of the bytes of a tree: files in a random order, of each a run of pages of a
+/// random length (a quarter of it to all) from a random place, until there are enough. This is how
+/// `runnel-bench pack` chooses, too. The runs are in the order of paths, which is the order in
+/// which SquashFS and EROFS store them: read in another, SquashFS reads a block of small files
+/// again for each of them.
+pub(super) fn chosen(percent: u64, tree: &Path) -> anyhow::Result<Set> {
+    let mut files = files(tree)?;
+    let pages = |bytes: u64| bytes.div_ceil(PAGE_BYTES as u64);
+    let total: u64 = files.iter().map(|(_, bytes)| pages(*bytes)).sum();
+    let mut random = SplitMix64(SEED);
+    let (mut got, mut runs) = (0, Vec::new());
+    while got < total * percent / 100 && !files.is_empty() {
+        let (path, bytes) = files.swap_remove(random.below(files.len() as u64) as usize);
+        let all = pages(bytes);
+        let least = all.div_ceil(4);
+        let count = least + random.below(all - least + 1);
+        let first = random.below(all - count + 1);
+        got += count;
+        runs.push(Run { path, bytes, first: first as u32, count: count as u32 });
+    }
+    runs.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(Set { name: format!("hot-{percent}"), runs })
+}
+
+/// The files of a tree that have contents, each once, with their sizes.
+fn files(tree: &Path) -> anyhow::Result<Vec<(String, u64)>> {
+    let (mut found, mut open) = (Vec::new(), vec![tree.to_path_buf()]);
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            if about.is_dir() {
+                open.push(entry.path());
+            } else if about.is_file() && about.len() > 0 && about.nlink() == 1 {
+                let name = entry.path().strip_prefix(tree)?.to_str().map(str::to_string);
+                found.extend(name.filter(|name| !name.contains('\n')).map(|name| (name, about.len())));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// What guests said of the pages that programs touched: a line `touched PROGRAM | PATH | BYTES |
+/// PAGE,PAGE…` for each file.
+pub(super) fn touched<'a>(said: impl Iterator<Item = &'a str>) -> anyhow::Result<Vec<Set>> {
+    let mut sets: BTreeMap<&str, BTreeMap<&str, (u64, &str)>> = BTreeMap::new();
+    for line in said.filter_map(|line| line.strip_prefix("touched ")) {
+        if let [program, path, bytes, pages] = line.split(" | ").collect::<Vec<_>>()[..] {
+            sets.entry(program).or_default().insert(path, (bytes.parse()?, pages));
+        }
+    }
+    let mut found = Vec::new();
+    for (name, files) in sets {
+        let mut set = Set { name: name.to_string(), runs: Vec::new() };
+        for (path, (bytes, pages)) in files {
+            for index in pages.split(',') {
+                let index: u32 = index.parse()?;
+                match set.runs.last_mut() {
+                    Some(run) if run.path == path && run.first + run.count == index => run.count += 1,
+                    _ => set.runs.push(Run { path: path.to_string(), bytes, first: index, count: 1 }),
+                }
+            }
+        }
+        eprintln!("   {name} touches {} pages in {} runs", set.pages(), set.runs.len());
+        found.push(set);
+    }
+    ensure!(!found.is_empty(), "nothing was touched");
+    Ok(found)
+}
+
+/// Writes the sets as a trace, each as a run of a program.
+pub(super) fn write_trace(sets: &[Set], to: &Path) -> anyhow::Result<()> {
+    // Files have their names, so it does not matter of which image it is.
+    let mut writer = Writer::new(&Header { image: ImageId([1; 32]), source: Source::Mount });
+    let mut inodes = BTreeMap::new();
+    let mut at = 0;
+    let mut next = || {
+        at += 1;
+        Moment(at)
+    };
+    for (token, set) in (1..).map(Token).zip(sets) {
+        writer.push(&Event::Start { token, at: next(), name: set.name.as_bytes().to_vec() })?;
+        for run in &set.runs {
+            let count = inodes.len() as u32;
+            let inode = *inodes.entry(&run.path).or_insert(InodeId(count + 1));
+            if !writer.knows(inode) {
+                writer.push(&Event::File { inode, size: run.bytes, path: run.path.as_bytes().to_vec() })?;
+            }
+            for index in run.first..run.first + run.count {
+                let page = PageId { inode, index };
+                writer.push(&Event::Touch { token, at: next(), page, how: How::Demand })?;
+            }
+        }
+        writer.push(&Event::End { token, at: next() })?;
+    }
+    writer.finish()?;
+    fs::write(to, writer.take()).with_context(|| to.display().to_string())
+}
+
+/// Our sort list: the files of the sets first, in the order in which they are read, and then those
+/// of `rest`, the order of an image of ours.
+pub(super) fn order(sets: &[Set], rest: &[String]) -> Vec<String> {
+    let hot = sets.iter().flat_map(|set| &set.runs).map(|run| run.path.clone());
+    let mut seen = std::collections::BTreeSet::new();
+    hot.chain(rest.iter().cloned()).filter(|path| seen.insert(path.clone())).collect()
+}
