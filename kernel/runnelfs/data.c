@@ -14,6 +14,7 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/vmstat.h>
+#include <linux/wait_bit.h>
 
 #include "runnelfs.h"
 
@@ -185,9 +186,13 @@ static void fill_handed(struct work_struct *work)
 {
 	struct handed *handed = container_of(work, struct handed, work);
 
+	atomic_t *count = &rnl_info(handed->inode->i_sb)->handed;
+
 	fill_all(handed->inode, handed->folios, handed->count);
 	iput(handed->inode);
 	kfree(handed);
+	if (atomic_dec_and_test(count))
+		wake_up_var(count);
 }
 
 /*
@@ -218,6 +223,7 @@ static unsigned int hand_over(struct inode *inode, struct folio **folios, unsign
 		return kept;
 	}
 	ihold(inode);
+	atomic_inc(&rnl_info(inode->i_sb)->handed);
 	handed->inode = inode;
 	INIT_WORK(&handed->work, fill_handed);
 	queue_work(rnl_workers, &handed->work);

@@ -120,6 +120,8 @@ struct rnl_info {
 
 	struct rnl_cache cache;
 	struct rnl_ahead ahead;
+	/* Runs of pages that workers fill. */
+	atomic_t handed;
 	struct super_block *sb;
 };
 

@@ -21,6 +21,7 @@
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/statfs.h>
+#include <linux/wait_bit.h>
 
 #include "runnelfs.h"
 
@@ -232,8 +233,12 @@ static void kill_sb(struct super_block *sb)
 {
 	struct rnl_info *info = rnl_info(sb);
 
-	/* What runs there has inodes in use, which must not be while a mount ends. */
-	flush_workqueue(rnl_workers);
+	/*
+	 * Workers have inodes in use, which must not be while a mount ends. One that fills pages
+	 * may hand over others and ask for hot blocks.
+	 */
+	wait_var_event(&info->handed, !atomic_read(&info->handed));
+	cancel_work_sync(&info->ahead.work);
 	/* Not by s_bdev: the device may have refused to open. */
 	if (info->file)
 		kill_anon_super(sb);
