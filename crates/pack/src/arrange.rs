@@ -50,7 +50,7 @@ pub(crate) fn arrange(
         block_bytes: options.block_bytes,
         hot_block_bytes: options.hot_block_bytes(),
         locality: options.locality,
-        seed: options.seed,
+        sorter: options.sorter.as_deref(),
     };
     let (hot, cold): (Vec<_>, Vec<_>) = sort::blocks(&items, &survey.features, &config, sorted)
         .into_iter()
@@ -68,7 +68,7 @@ pub(crate) fn arrange(
 const STREAM: Group = Group::new(Kind::Dense, Filter::Deflate);
 
 /// Blocks of files that are kept as their text, as chunks.
-fn streams(streams: &Streams, config: &sort::Config) -> Vec<Vec<u32>> {
+fn streams(streams: &Streams, config: &sort::Config<'_>) -> Vec<Vec<u32>> {
     let items: Vec<Item> = (0..)
         .zip(&streams.list)
         .map(|(number, stream)| Item { group: STREAM.0, file: number, position: 0, bytes: stream.bytes })

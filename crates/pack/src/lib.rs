@@ -71,7 +71,7 @@ pub use packer::{pack, pack_to};
 pub use progress::{Phase, Progress, Silent};
 pub use reader::{BlockReader, Part};
 pub use report::{ChunkReport, DeflateReport, HotReport, Report, SourceReport, StageReport, Times};
-pub use sort::Method;
+pub use sort::{Method, Sortable, Sorter};
 pub use source::closure::LocalRoot;
 pub use source::{Layout, Source, TarInput};
 pub use spool::default_directory as spool_directory;

@@ -1,12 +1,13 @@
 //! Options of packing.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use image::Codec;
 use profile::Hot;
 
 use crate::PackError;
-use crate::sort::Method;
+use crate::sort::{Method, Sorter};
 
 /// Smallest raw size of a block: one page, where every fault pulls exactly what it asks for.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
@@ -131,8 +132,8 @@ pub struct Options {
     /// How much keeping the chunks of a file together counts against size, in percent of the
     /// default; 0 sorts for size alone.
     pub locality: u32,
-    /// Seed of sort methods that draw random numbers.
-    pub seed: u64,
+    /// What sorts in place of ours where the stages ask for sorting; for comparisons.
+    pub sorter: Option<Arc<dyn Sorter>>,
     /// Leave the chunk hashes out of the image, 1 to 2 % of it. Local mounts need none; a server
     /// derives them when a device first asks, which decodes the whole image once.
     pub derive_hashes: bool,
@@ -158,7 +159,7 @@ impl Default for Options {
             stages: Stages::STREAM,
             hot: Hot::default(),
             locality: LOCALITY_DEFAULT,
-            seed: 0,
+            sorter: None,
             derive_hashes: false,
             bootable: false,
             explain: false,

@@ -19,12 +19,11 @@ use crate::hot::HotPages;
 use crate::inodes::{Inodes, number};
 use crate::notes::Notes;
 use crate::report::{Report, SourceReport, Times};
+use crate::sort::Describer;
 use crate::source::check_unchanged;
 use crate::survey::survey;
 use crate::tree::Tree;
-use crate::{
-    FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, memory, recompress, sort, spool,
-};
+use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, memory, recompress, spool};
 
 /// Packs `source` into an image at `output`. An existing file there is replaced when the new one is
 /// complete, and untouched if anything fails.
@@ -100,8 +99,7 @@ fn write_tree(
         timed(&mut times.survey, || pool.install(|| survey(files, bytes, &hot, builder, options, progress)))?;
     if options.stages.recompress {
         progress.phase(Phase::Expand, 0);
-        let sampling = options.stages.needs_features().then(|| sort::sampling(bytes));
-        let find = || recompress::find(files, &survey.chunks, sampling, options, progress);
+        let find = || recompress::find(files, &survey.chunks, Describer::new(options, bytes), options, progress);
         survey.streams = timed(&mut times.expand, || pool.install(find))?;
     }
     memory::ensure_sort(survey.chunks.list.len() as u64, &survey.features)?;

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use crate::chunks::Chunks;
 use crate::inodes::FileWork;
-use crate::sort::{self, Features};
+use crate::sort::{Describer, Features};
 use crate::{Options, PackError, Progress};
 
 /// Smallest file worth it: what gzip makes of a few words.
@@ -59,7 +59,7 @@ impl Streams {
 pub(crate) fn find(
     files: &[FileWork<'_>],
     chunks: &Chunks,
-    sampling: Option<u32>,
+    describer: Option<Describer<'_>>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Streams, PackError> {
@@ -69,7 +69,7 @@ pub(crate) fn find(
         .with_max_len(TASK_FILES)
         .map(|candidate| {
             progress.advance(candidate.bytes.into());
-            look(files, candidate, sampling)
+            look(files, candidate, describer)
         })
         .collect::<Result<_, PackError>>()?;
     let mut streams = Streams::default();
@@ -113,7 +113,7 @@ fn candidates(files: &[FileWork<'_>], chunks: &Chunks, options: &Options) -> Vec
 fn look(
     files: &[FileWork<'_>],
     candidate: &Candidate,
-    sampling: Option<u32>,
+    describer: Option<Describer<'_>>,
 ) -> Result<Option<(Stream, Vec<u32>)>, PackError> {
     let content = files[candidate.file as usize].content.open()?;
     let mut start = [0; MAGIC.len()];
@@ -132,8 +132,8 @@ fn look(
         return Ok(None);
     }
     let mut shingles = Vec::new();
-    if let Some(sampling) = sampling {
-        sort::shingles(&member.text, sampling, &mut shingles);
+    if let Some(describer) = describer {
+        describer.describe(&member.text, &mut shingles);
     }
     let Candidate { chunk_first, chunk_count, bytes, .. } = *candidate;
     Ok(Some((Stream { chunk_first, chunk_count, bytes, expansion_bytes, style }, shingles)))

@@ -17,7 +17,7 @@ use crate::hot::HotPages;
 use crate::inodes::FileWork;
 use crate::read_batch::{Batch, Piece, Reading, read_files};
 use crate::recompress::Streams;
-use crate::sort::{self, Features};
+use crate::sort::{Describer, Features};
 use crate::{Options, PackError, Progress};
 
 /// Bytes of a batch: large enough that the end of one, where threads wait for the slowest task,
@@ -54,7 +54,7 @@ pub(crate) fn survey(
     progress: &dyn Progress,
 ) -> Result<Survey, PackError> {
     let chunk_bytes = options.chunk_bytes() as usize;
-    let sampling = options.stages.needs_features().then(|| sort::sampling(bytes));
+    let describer = Describer::new(options, bytes);
     let mut work = Work {
         found: Survey {
             chunks: Chunks::new(options.stages.deduplicate),
@@ -64,7 +64,7 @@ pub(crate) fn survey(
         runs: Runs::new(builder, files, chunk_bytes as u64),
         hot,
         chunk_bytes,
-        sampling,
+        describer,
         filters: options.stages.filter,
     };
     let stages = &options.stages;
@@ -83,7 +83,7 @@ struct Work<'a> {
     runs: Runs<'a>,
     hot: &'a HotPages,
     chunk_bytes: usize,
-    sampling: Option<u32>,
+    describer: Option<Describer<'a>>,
     /// Whether chunks will be filtered: what is compared is what will be compressed.
     filters: bool,
 }
@@ -133,7 +133,7 @@ impl Work<'_> {
     fn describe(&self, hash: [u8; 32], kind: &FileKind, position: u64, bytes: &[u8]) -> Described {
         let group = kind.group(position, bytes);
         let mut shingles = Vec::new();
-        if let Some(sampling) = self.sampling {
+        if let Some(describer) = self.describer {
             let filter = if self.filters { group.filter() } else { Filter::None };
             let mut filtered = Vec::new();
             let bytes = if filter == Filter::None {
@@ -143,7 +143,7 @@ impl Work<'_> {
                 filter::encode(filter, position, &mut filtered);
                 filtered.as_slice()
             };
-            sort::shingles(bytes, sampling, &mut shingles);
+            describer.describe(bytes, &mut shingles);
         }
         Described { hash, group, shingles }
     }

@@ -14,9 +14,6 @@ use anyhow::ensure;
 
 use crate::{cached_kernel, cargo, cargo_command, kernel, posix, root, tidy, watch};
 
-/// All crates, with the baseline of a packer that no binary has.
-const ALL: [&str; 3] = ["--workspace", "--features", "runnel-pack/metis"];
-
 /// A step: its name, and what it does.
 type Step = (&'static str, fn() -> anyhow::Result<()>);
 
@@ -25,7 +22,7 @@ const FIRST: [Step; 5] = [
     ("format", format),
     ("tidy", || tidy::run(&root())),
     ("lints", lints),
-    ("building unit tests", || cargo(&[&["test"], &ALL[..], &["--lib", "--bins", "--no-run", "--quiet"]].concat())),
+    ("building unit tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--no-run", "--quiet"])),
     ("unit tests", || tests(&["--lib", "--bins"])),
 ];
 
@@ -33,7 +30,7 @@ const FIRST: [Step; 5] = [
 const REST: [Step; 10] = [
     // Tests of launching use them where they lie beside the binary.
     ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-rtld-audit", "--quiet"])),
-    ("building tests", || cargo(&[&["test"], &ALL[..], &["--no-run", "--quiet"]].concat())),
+    ("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"])),
     ("tests of processes", || tests(&["--test", "*"])),
     ("examples in documentation", || tests(&["--doc"])),
     ("volumes", volumes),
@@ -80,11 +77,11 @@ fn format() -> anyhow::Result<()> {
 }
 
 fn lints() -> anyhow::Result<()> {
-    cargo(&[&["clippy"], &ALL[..], &["--all-targets", "--quiet", "--", "-D", "warnings"]].concat())
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
 }
 
 fn tests(which: &[&str]) -> anyhow::Result<()> {
-    let arguments = [&["test"], &ALL[..], which, &["--no-fail-fast"]].concat();
+    let arguments = [&["test", "--workspace"], which, &["--no-fail-fast"]].concat();
     watch::run_tests(cargo_command(&arguments).stdin(Stdio::null()))
 }
 

@@ -327,7 +327,7 @@ impl Tuning {
             },
             hot: Default::default(),
             locality: small.locality,
-            seed: 0,
+            sorter: None,
             derive_hashes: (small.small || small.derive_hashes) && !small.page_hashes,
             bootable: packing.bootable,
             explain: packing.explain,

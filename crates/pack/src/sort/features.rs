@@ -5,6 +5,9 @@
 //! "Finding similar files", 1994). Two chunks that share `n` sampled shingles share about `n <<
 //! sampling` bytes.
 
+use super::Sorter;
+use crate::Options;
+
 /// Bytes of a window: what zstd and LZ4 gain from, and long enough not to meet by chance.
 const WINDOW_BYTES: usize = size_of::<u64>();
 /// Sampling of small inputs: one window in 16. One in 8 gains 0.2 % for twice the work.
@@ -12,6 +15,34 @@ const SAMPLING_MIN: u32 = 4;
 /// Input up to which the sampling is the densest; above, it is halved for every doubling, which
 /// bounds the memory.
 const DENSE_BYTES: u64 = 512 << 20;
+
+/// How chunks are described to what sorts them.
+#[derive(Clone, Copy)]
+pub(crate) enum Describer<'a> {
+    /// By shingles, sampled so.
+    Shingles(u32),
+    /// By what a sorter of the caller wants to know.
+    Given(&'a dyn Sorter),
+}
+
+impl Describer<'_> {
+    /// For so many bytes of chunks; none if nothing is sorted by content.
+    pub(crate) fn new(options: &Options, bytes: u64) -> Option<Describer<'_>> {
+        let sampled = || Describer::Shingles(sampling(bytes));
+        options.stages.needs_features().then(|| options.sorter.as_deref().map_or_else(sampled, Describer::Given))
+    }
+
+    /// Replaces `out` by the description of a chunk.
+    pub(crate) fn describe(&self, bytes: &[u8], out: &mut Vec<u32>) {
+        match self {
+            Describer::Shingles(sampling) => shingles(bytes, *sampling, out),
+            Describer::Given(sorter) => {
+                out.clear();
+                sorter.features(bytes, out);
+            }
+        }
+    }
+}
 
 /// The sampling for so many bytes of chunks: one window in `1 << sampling` is kept.
 pub(crate) fn sampling(bytes: u64) -> u32 {

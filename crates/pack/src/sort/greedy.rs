@@ -42,7 +42,7 @@ const BONUS_MAX: u64 = 1 << 20;
 const BASE_BYTES: u32 = 1024;
 
 /// The blocks of a group.
-pub(super) fn fill(group: Group<'_>, config: &Config) -> Vec<Vec<u32>> {
+pub(super) fn fill(group: Group<'_>, config: &Config<'_>) -> Vec<Vec<u32>> {
     let mut fill = Fill::new(group, config);
     let mut blocks = Vec::new();
     while let Some(seed) = fill.next() {
@@ -74,7 +74,7 @@ struct Fill<'a> {
 }
 
 impl<'a> Fill<'a> {
-    fn new(group: Group<'a>, config: &Config) -> Fill<'a> {
+    fn new(group: Group<'a>, config: &Config<'_>) -> Fill<'a> {
         let index = Index::new(group);
         let chunks = group.members.len();
         let locality = u64::from(config.locality);

@@ -4,7 +4,8 @@
 //! other. Chunks are described by sampled shingles ([`Features`]), and [`blocks`] fills the blocks
 //! by one of several [`Method`]s, each group of chunks (code, text, ...) by itself. The price is
 //! locality: a file whose chunks are spread over many blocks costs many blocks to read, and
-//! [`Config::locality`] weighs one against the other.
+//! [`Config::locality`] weighs one against the other. A [`Sorter`] of the caller takes the place of
+//! both, so that other ways can be compared with ours.
 //!
 //! Pure functions in integer arithmetic: the result depends on the arguments alone, not on the
 //! number of threads. Memory: 4 bytes for each sampled shingle (a quarter byte for each byte of
@@ -13,16 +14,18 @@
 
 mod features;
 mod files;
+mod given;
 mod greedy;
 mod index;
-#[cfg(feature = "metis")]
-mod metis;
 mod ranking;
 mod rests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use features::{Features, sampling, shingles};
+#[cfg(test)]
+use features::shingles;
+pub(crate) use features::{Describer, Features, sampling};
+pub use given::{Sortable, Sorter};
 
 use rayon::prelude::*;
 
@@ -55,16 +58,13 @@ pub enum Method {
     None,
     /// Similar files one after the other, the chunks of a file in order; the idea of DwarFS.
     Files,
-    /// A similarity graph of chunks, cut into blocks by METIS; the way of Huang et al., FAST '26.
-    #[cfg(feature = "metis")]
-    Metis,
     /// Blocks filled one after the other, always with what shares most with the block.
     Greedy,
 }
 
 /// Options of [`blocks`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Config {
+pub(crate) struct Config<'a> {
     /// The method.
     pub(crate) method: Method,
     /// Size of a block in bytes.
@@ -75,9 +75,8 @@ pub(crate) struct Config {
     /// similarity alone, which is not the smallest: neighbours in a file resemble each other in
     /// ways that shingles do not show.
     pub(crate) locality: u32,
-    /// Seed of the random numbers that METIS draws; the other methods draw none.
-    #[cfg_attr(not(feature = "metis"), expect(dead_code, reason = "only METIS draws"))]
-    pub(crate) seed: u64,
+    /// What sorts in place of the method, unless that is [`Method::None`].
+    pub(crate) sorter: Option<&'a dyn Sorter>,
 }
 
 /// The blocks, each the list of the items in it in their order. Groups do not share blocks, except
@@ -88,7 +87,7 @@ pub(crate) struct Config {
 pub(crate) fn blocks(
     items: &[Item],
     features: &Features,
-    config: &Config,
+    config: &Config<'_>,
     sorted: &(dyn Fn(u64) + Sync),
 ) -> Vec<Vec<u32>> {
     assert_eq!(items.len(), features.len(), "every item has its features");
@@ -109,7 +108,7 @@ pub(crate) fn blocks(
     rests::join(groups.par_iter().map(sort).collect(), items, config)
 }
 
-impl Config {
+impl Config<'_> {
     /// Size of a block of this group.
     fn bytes_for(&self, group: u16) -> u32 {
         if group & HOT != 0 { self.hot_block_bytes } else { self.block_bytes }
@@ -135,13 +134,12 @@ impl Group<'_> {
         self.items[self.members[member] as usize].file
     }
 
-    fn fill(self, config: &Config) -> Vec<Vec<u32>> {
-        match config.method {
-            Method::None => rests::cut(self.members, self.items, config.block_bytes),
-            Method::Files => rests::cut(&files::order(self), self.items, config.block_bytes),
-            #[cfg(feature = "metis")]
-            Method::Metis => metis::fill(self, config),
-            Method::Greedy => greedy::fill(self, config),
+    fn fill(self, config: &Config<'_>) -> Vec<Vec<u32>> {
+        match (config.method, config.sorter) {
+            (Method::None, _) => rests::cut(self.members, self.items, config.block_bytes),
+            (_, Some(sorter)) => given::fill(self, sorter, config.block_bytes),
+            (Method::Files, None) => rests::cut(&files::order(self), self.items, config.block_bytes),
+            (Method::Greedy, None) => greedy::fill(self, config),
         }
     }
 }

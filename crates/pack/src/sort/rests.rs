@@ -22,7 +22,7 @@ pub(super) fn cut(order: &[u32], items: &[Item], block_bytes: u32) -> Vec<Vec<u3
 
 /// The blocks of all groups in order, then those made of the last blocks of groups with the same
 /// high byte. A rest stays whole: it goes into the open block if it fits, and else opens the next.
-pub(super) fn join(groups: Vec<Vec<Vec<u32>>>, items: &[Item], config: &Config) -> Vec<Vec<u32>> {
+pub(super) fn join(groups: Vec<Vec<Vec<u32>>>, items: &[Item], config: &Config<'_>) -> Vec<Vec<u32>> {
     let high = |block: &[u32]| block.first().map(|item| items[*item as usize].group >> 8);
     let mut blocks = Vec::new();
     let mut joined: Vec<Vec<u32>> = Vec::new();
