@@ -13,7 +13,7 @@ use kernel::{Initramfs, Machine};
 use super::guest::{MARK, Plan};
 use super::host::{add_modules, guest_program, module_files};
 use super::meter::{Measured, Task};
-use super::rivals::{Codec, Image, Maker, Tools, Tree, files_in_order, write_sort_list};
+use super::rivals::{Codec, Image, Maker, Tools, Tree, write_sort_list};
 use super::sets::{self, Set};
 use super::{applications, start};
 
@@ -145,8 +145,8 @@ fn hot(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Images for what `sets` read: of ours, with these hot; of SquashFS, in our order with these first
-/// and in its own; and of EROFS, which has no order.
+/// Images for what `sets` read: of ours, with these hot; of SquashFS, with these files first and in
+/// its own order; and of EROFS, which has no order.
 fn rivals_of_set(
     bench: &Bench<'_>,
     maker: &Maker<'_>,
@@ -159,8 +159,8 @@ fn rivals_of_set(
     sets::write_trace(sets, &trace)?;
     let same = ["--hot-block-size", block];
     let ours = maker.ours(codec, block, name, &same, Some(&trace))?;
-    let list = bench.kernel.join(format!("{name}-{block}.sort"));
-    write_sort_list(&sets::order(sets, &files_in_order(&bench.tools.runnel, &ours.path)?), &list)?;
+    let list = bench.kernel.join(format!("{name}.sort"));
+    write_sort_list(&sets::order(sets), &list)?;
     let mut images = vec![ours, maker.squashfs(codec, block, &format!("sorted {name}"), Some(&list))?];
     images.push(maker.squashfs(codec, block, "", None)?);
     images.push(maker.erofs(codec, block, false)?);

@@ -222,14 +222,14 @@ impl Maker<'_> {
         input: Option<&Path>,
     ) -> anyhow::Result<Image> {
         let name = format!("{kind} {} {block} {variant}", codec.name()).trim_end().to_string();
-        let path = self.folder.join(format!("{}-{}.{kind}", self.prefix, name.replace(' ', "-")));
+        let path = self.folder.join(format!("{}-{}.img", self.prefix, name.replace(' ', "-")));
         let mut how = format!("{arguments:?}");
         for file in [Some(program), input].into_iter().flatten() {
             let mut hasher = blake3::Hasher::new();
             hasher.update_reader(fs::File::open(file).with_context(|| file.display().to_string())?)?;
             write!(how, " {}", hasher.finalize())?;
         }
-        let size = stamp(&path).with_extension("bytes");
+        let size = path.with_extension("bytes");
         if !self.tree.made(&path, &how) {
             let _ = fs::remove_file(&path);
             let mut make = Command::new(program);
@@ -276,39 +276,4 @@ pub(super) fn write_sort_list(files: &[String], to: &Path) -> anyhow::Result<()>
         writeln!(text, "{} {priority}", file.replace('\\', "\\\\").replace(' ', "\\ "))?;
     }
     fs::write(to, text).with_context(|| to.display().to_string())
-}
-
-/// The files of an image of ours in the order in which their data lies, by their chunk in the
-/// middle: our sort list.
-pub(super) fn files_in_order(runnel: &Path, image: &Path) -> anyhow::Result<Vec<String>> {
-    let output = Command::new(runnel).arg("dump").arg(image).output()?;
-    ensure!(output.status.success(), "runnel dump: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut paths: BTreeMap<u64, String> = BTreeMap::new();
-    let mut places: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
-    for line in text.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["inode", inode, mode, ..] if mode.starts_with('-') => {
-                if let Some((_, path)) = line.split_once(" /") {
-                    paths.insert(inode.parse()?, path.to_string());
-                }
-            }
-            ["chunk", _, "block", block, "offset", offset, .., "owner", owner] => {
-                let (inode, _) = owner.split_once(':').context("a chunk has no owner")?;
-                places.entry(inode.parse()?).or_default().push((block.parse()?, offset.parse()?));
-            }
-            _ => {}
-        }
-    }
-    let mut files = Vec::new();
-    for (inode, mut found) in places {
-        found.sort_unstable();
-        if let Some(path) = paths.get(&inode) {
-            files.push((found[found.len() / 2], path.clone()));
-        }
-    }
-    files.sort();
-    ensure!(!files.is_empty(), "{} has no files", image.display());
-    Ok(files.into_iter().map(|(_, path)| path).collect())
 }

@@ -1,7 +1,7 @@
 //! Sets of pages that are read: a chosen share of a tree, or what programs touched. Each is a trace
 //! for our packer, a sort list for SquashFS, and a list for the guest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -131,10 +131,9 @@ pub(super) fn write_trace(sets: &[Set], to: &Path) -> anyhow::Result<()> {
     fs::write(to, writer.take()).with_context(|| to.display().to_string())
 }
 
-/// Our sort list: the files of the sets first, in the order in which they are read, and then those
-/// of `rest`, the order of an image of ours.
-pub(super) fn order(sets: &[Set], rest: &[String]) -> Vec<String> {
-    let hot = sets.iter().flat_map(|set| &set.runs).map(|run| run.path.clone());
-    let mut seen = std::collections::BTreeSet::new();
-    hot.chain(rest.iter().cloned()).filter(|path| seen.insert(path.clone())).collect()
+/// The files of the sets, in the order in which they are read.
+pub(super) fn order(sets: &[Set]) -> Vec<String> {
+    let paths = sets.iter().flat_map(|set| &set.runs).map(|run| run.path.clone());
+    let mut seen = BTreeSet::new();
+    paths.filter(|path| seen.insert(path.clone())).collect()
 }
