@@ -24,7 +24,7 @@ mod tests;
 
 #[cfg(test)]
 use features::shingles;
-pub(crate) use features::{Describer, Features, sampling};
+pub(crate) use features::{Describer, Features};
 pub use given::{Sortable, Sorter};
 
 use rayon::prelude::*;

@@ -1,5 +1,6 @@
 use ::units::{Rng, SplitMix64};
 
+use super::features::sampling;
 use super::*;
 
 const BLOCK: u32 = 64 << 10;
