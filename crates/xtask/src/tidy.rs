@@ -170,6 +170,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("preload", &["probe"]),
     ("rtld-audit", &["launch", "profile"]),
     ("stream", &["server", "store", "volume"]),
+    ("xtask", &["codec"]),
 ];
 
 /// Runs every rule; fails with the list of what they found.
