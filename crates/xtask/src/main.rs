@@ -7,8 +7,8 @@
 //!   exactly this;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
-//! * `runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N]`: the kernel module for images, tried in
-//!   a virtual machine, as root; `./x test --runnelfs` calls this, `ci` does not;
+//! * `runnelfs [--sanitize] [--mutants=N] [--seed=N]`: the kernel module for images, tried in a
+//!   virtual machine, as root; `./x test --runnelfs` calls this, `ci` does not;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x
 //!   test --kernel` fetches one and calls this. Takes most of an hour the first time, so `ci` does
 //!   only the small part, and only where a kernel was built before. Builds are kept in the user's

@@ -11,7 +11,8 @@ use anyhow::{Context, bail, ensure};
 use kernel::Machine;
 
 use super::guest::MARK;
-use super::host::{TAIL_LINES, module_files};
+use super::host::TAIL_LINES;
+use super::kernels::module_files;
 use crate::{root, watch};
 
 /// The release of the root, whatever the host is.

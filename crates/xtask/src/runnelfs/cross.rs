@@ -1,12 +1,12 @@
 //! The module for other processors: compiled against a kernel's source, not started.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::ensure;
 
-use super::host::copy_module;
+use super::kernels::{copy_module, source};
 use crate::watch;
 
 /// Names of processors as the kernel calls them, and the prefix of their tools.
@@ -31,13 +31,6 @@ pub(super) fn run(work: &Path) -> anyhow::Result<()> {
         build(&source, &work.join(processor), processor, tools)?;
     }
     Ok(())
-}
-
-fn source() -> Option<PathBuf> {
-    let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let caches = caches.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))?;
-    let source = caches.join("runnel/kernel/source");
-    source.join("Makefile").is_file().then_some(source)
 }
 
 fn build(source: &Path, to: &Path, processor: &str, tools: &str) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::system::{RebootCommand, delete_module, finit_module, reboot};
 use serde::{Deserialize, Serialize};
 
+use super::faults;
 use super::manifest::{Entry, Order, difference, read};
 use super::meter::{self, Measured};
 use super::mutate::{self, Kind};
@@ -23,7 +24,7 @@ pub const MARK: &str = "@runnelfs ";
 pub const MANIFEST: &str = "manifest.json";
 
 /// Where images are mounted.
-const TARGET: &str = "/mnt";
+pub const TARGET: &str = "/mnt";
 
 /// Where mutants are written.
 const MUTANT: &str = "/tmp/mutant.rnl";
@@ -88,7 +89,9 @@ fn work() -> anyhow::Result<()> {
     report("hashes in other ways", hashes(&plan, &first));
     report("a device", device(&source_of(&first)?));
     report("options", options(&first));
+    report_if_any("allocations", faults::allocations(&plan.bases));
     mutants(&plan)?;
+    report_if_any("lost memory", faults::leaks());
     println!("{MARK}done");
     Ok(())
 }
@@ -105,11 +108,18 @@ fn report(name: &str, result: anyhow::Result<String>) {
     }
 }
 
+/// Of what not every kernel can do.
+fn report_if_any(name: &str, result: anyhow::Result<Option<String>>) {
+    if let Some(result) = result.transpose() {
+        report(name, result);
+    }
+}
+
 /// A mount that ends with it.
-struct Mount;
+pub struct Mount;
 
 impl Mount {
-    fn new(image: &Path, options: &str) -> Result<Mount, nix::Error> {
+    pub fn new(image: &Path, options: &str) -> Result<Mount, nix::Error> {
         let options = CString::new(options).unwrap_or_default();
         mount(Some(image), TARGET, Some("runnelfs"), MsFlags::empty(), Some(options.as_c_str()))?;
         Ok(Mount)
@@ -124,7 +134,7 @@ impl Drop for Mount {
     }
 }
 
-pub(super) fn forget_pages() -> anyhow::Result<()> {
+pub fn forget_pages() -> anyhow::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot empty the page cache")
 }
 

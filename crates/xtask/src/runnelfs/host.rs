@@ -9,33 +9,36 @@ use anyhow::{Context, bail, ensure};
 use kernel::{Initramfs, Machine};
 
 use super::guest::{MANIFEST, MARK, Plan};
+use super::kernels::{self, Guest};
 use super::manifest::{self, Order};
 use super::measure::Bench;
 use super::rivals::Tools;
-use super::{boot, cross, measure, trees, variants};
+use super::{boot, measure, trees, variants};
 use crate::{cargo_command, root, step, watch};
-
-/// Where the headers of kernels lie that modules are built against.
-const HEADERS: &str = "/usr/src";
-
-/// What the guest needs to see its disk, with what these depend on.
-const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
 
 /// For which processor the guest's half is built: as a static program, whatever the host has.
 const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Any report of the kernel about itself ends the guest, which the host notices.
-const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic \
-    panic_on_warn=1 softlockup_panic=1 hung_task_panic=1";
+/// Most reports of the kernel about itself end the guest.
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic panic_on_warn=1 \
+    softlockup_panic=1 hung_task_panic=1";
+
+/// What is in the console when the kernel reports a fault of its own, also one that it lives on
+/// with.
+const REPORTS: [&str; 6] = ["BUG:", "BUG ", "WARNING:", "INFO: ", "UBSAN:", "Oops:"];
 
 /// All features that an image can have, by bits.
 const FEATURES: u32 = 63;
 
-/// Memory of the guest: all images, twice, and the page cache.
+/// Memory of the guest: all images, twice, and the page cache; and with what finds faults.
 const MEMORY_MIB: u32 = 768;
+const MEMORY_MIB_SANITIZED: u32 = 1536;
 
 /// When a guest counts as hung: ten times what it takes on one slow core, and more for mutants.
 const DEADLINE: Duration = Duration::from_secs(1200);
+
+/// What finds faults makes all of it so many times slower.
+const SANITIZED_SLOWER: u32 = 4;
 
 /// The image that is on the disk, and a copy with hot blocks.
 const DISK: &str = "sorted.rnl";
@@ -121,12 +124,14 @@ enum Part {
     Measure,
 }
 
-/// `[--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] [--part=mounts|boot|measure]`, and
-/// for measurements `[--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] [--codecs=zstd,lz4]
-/// [--runs=N]`.
+/// `[--headers=FOLDER | --sanitize] [--mutants=N] [--seed=N] [--binary=FILE]
+/// [--part=mounts|boot|measure]`, and for measurements `[--only=reading,hot,starts,memory,boot]
+/// [--blocks=SIZE,…] [--codecs=zstd,lz4] [--runs=N]`.
 struct Options {
     parts: Vec<Part>,
-    headers: PathBuf,
+    headers: Option<PathBuf>,
+    /// The kernel is one that finds faults.
+    sanitizes: bool,
     mutants: u64,
     seed: u64,
     runnel: Option<PathBuf>,
@@ -135,114 +140,67 @@ struct Options {
 
 impl Options {
     fn parse(arguments: &[String]) -> anyhow::Result<Options> {
-        let mut parts = vec![Part::Mounts, Part::Boot];
-        let (mut headers, mut mutants, mut seed, mut runnel) = (None, MUTANTS, 0, None);
-        let mut choice = measure::Choice::default();
+        let mut options = Options {
+            parts: vec![Part::Mounts, Part::Boot],
+            headers: None,
+            sanitizes: false,
+            mutants: MUTANTS,
+            seed: 0,
+            runnel: None,
+            choice: measure::Choice::default(),
+        };
         for argument in arguments {
             match argument.split_once('=') {
-                Some(("--headers", folder)) => headers = Some(PathBuf::from(folder)),
-                Some(("--mutants", count)) => mutants = count.parse()?,
-                Some(("--seed", number)) => seed = number.parse()?,
-                Some(("--binary", file)) => runnel = Some(fs::canonicalize(file)?),
-                Some(("--part", "mounts")) => parts = vec![Part::Mounts],
-                Some(("--part", "boot")) => parts = vec![Part::Boot],
-                Some(("--part", "measure")) => parts = vec![Part::Measure],
-                Some((option, value)) if choice.take(option, value)? => {}
+                Some(("--headers", folder)) => options.headers = Some(PathBuf::from(folder)),
+                Some(("--mutants", count)) => options.mutants = count.parse()?,
+                Some(("--seed", number)) => options.seed = number.parse()?,
+                Some(("--binary", file)) => options.runnel = Some(fs::canonicalize(file)?),
+                Some(("--part", "mounts")) => options.parts = vec![Part::Mounts],
+                Some(("--part", "boot")) => options.parts = vec![Part::Boot],
+                Some(("--part", "measure")) => options.parts = vec![Part::Measure],
+                Some((option, value)) if options.choice.take(option, value)? => {}
+                None if argument == "--sanitize" => options.sanitizes = true,
                 _ => bail!(
-                    "usage: ./x test --runnelfs [--headers=FOLDER] [--mutants=N] [--seed=N] [--binary=FILE] \
-                     [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] \
+                    "usage: ./x test --runnelfs [--headers=FOLDER | --sanitize] [--mutants=N] [--seed=N] \
+                     [--binary=FILE] [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] \
                      [--codecs=zstd,lz4] [--runs=N]"
                 ),
             }
         }
-        let headers = headers.map_or_else(newest_headers, Ok)?;
-        Ok(Options { parts, headers, mutants, seed, runnel, choice })
+        if options.sanitizes {
+            options.parts = vec![Part::Mounts];
+        }
+        Ok(options)
     }
-
-    /// What `uname -r` says in the guest.
-    fn release(&self) -> anyhow::Result<String> {
-        let name = self.headers.file_name().unwrap_or_default().to_string_lossy();
-        Ok(name.strip_prefix("linux-headers-").context("a folder linux-headers-RELEASE is needed")?.to_string())
-    }
-}
-
-/// The newest headers for modules that are installed.
-fn newest_headers() -> anyhow::Result<PathBuf> {
-    let found = fs::read_dir(HEADERS)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let found = found.filter(|path| path.join("Module.symvers").is_file());
-    found
-        .max_by_key(|path| release_order(path))
-        .with_context(|| format!("{HEADERS} has no headers of a kernel; apt-get install linux-headers-amd64"))
-}
-
-/// Releases are ordered by their numbers: 6.12 is newer than 6.9.
-fn release_order(path: &Path) -> Vec<u64> {
-    let name = path.to_string_lossy();
-    name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
 /// Runs everything.
 pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let options = Options::parse(arguments)?;
     ensure!(rustix::process::geteuid().is_root(), "run this as root: the trees have devices and owners");
-    let release = options.release()?;
     let work = root().join("target/runnelfs");
-    let kernel = work.join(&release);
-    fs::create_dir_all(&kernel)?;
-    step(&format!("runnelfs: module for {release}"), || build_module(&options.headers, &kernel.join("module")))?;
-    if options.parts.contains(&Part::Mounts) {
-        step("runnelfs: module for other processors", || cross::run(&work))?;
-    }
-    step("runnelfs: kernel of the guest", || fetch_kernel(&kernel, &release))?;
+    let guest = if options.sanitizes {
+        kernels::sanitizing(&work)?
+    } else {
+        kernels::debian(options.headers.as_deref(), &work)?
+    };
+    let (kernel, release) = (&guest.folder, &guest.release);
     step("runnelfs: programs", || build_programs(options.runnel.is_none()))?;
     let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
     if options.parts.contains(&Part::Mounts) {
         step("runnelfs: images", || pack_all(&runnel, &work))?;
         let refused = refused(&runnel, &work)?;
-        step("runnelfs: guest", || start(&options, refused, &work, &kernel, &release))?;
+        step("runnelfs: guest", || start(&options, refused, &work, &guest))?;
     }
     if options.parts.contains(&Part::Boot) {
-        step("runnelfs: boot", || boot::run(&runnel, &work, &kernel, &release))?;
+        step("runnelfs: boot", || boot::run(&runnel, &work, kernel, release))?;
     }
     if options.parts.contains(&Part::Measure) {
         let tools = Tools::find(&runnel)?;
-        let bench = Bench { tools, choice: options.choice.clone(), work: &work, kernel: &kernel, release: &release };
+        let bench = Bench { tools, choice: options.choice.clone(), work: &work, kernel, release };
         step("runnelfs: measure", || measure::run(&bench))?;
     }
     Ok(())
-}
-
-/// Copies the module's source to where it is built.
-pub(super) fn copy_module(to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(root().join("kernel/runnelfs"))? {
-        let entry = entry?;
-        if entry.file_type()?.is_file() {
-            fs::copy(entry.path(), to.join(entry.file_name()))?;
-        }
-    }
-    Ok(())
-}
-
-fn build_module(headers: &Path, to: &Path) -> anyhow::Result<()> {
-    copy_module(to)?;
-    let module = format!("M={}", to.display());
-    watch::run(Command::new("make").arg("-s").arg("-C").arg(headers).arg(module).args(["W=1", "modules"]))
-}
-
-/// Unpacks Debian's kernel of this release.
-fn fetch_kernel(to: &Path, release: &str) -> anyhow::Result<()> {
-    let tree = to.join("kernel");
-    if tree.join("boot").join(format!("vmlinuz-{release}")).is_file() {
-        return Ok(());
-    }
-    watch::run(Command::new("apt-get").args(["download", "-q"]).arg(format!("linux-image-{release}")).current_dir(to))?;
-    let packages = fs::read_dir(to)?.filter_map(|entry| Some(entry.ok()?.path()));
-    for package in packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")) {
-        watch::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree))?;
-        fs::remove_file(package)?;
-    }
-    watch::run(Command::new("depmod").arg("-b").arg(&tree).arg(release))
 }
 
 pub(super) fn guest_program() -> PathBuf {
@@ -313,21 +271,6 @@ fn refused(runnel: &Path, work: &Path) -> anyhow::Result<Refused> {
     Ok(names)
 }
 
-/// The files of the modules that the guest needs, in the order of loading; none of what is built
-/// in.
-pub(super) fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for module in modules {
-        let mut ask = Command::new("modprobe");
-        ask.arg("-d").arg(tree).args(["-S", release, "--show-depends", module]);
-        let output = ask.output().context("modprobe is missing; apt-get install kmod")?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let found = text.lines().filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
-        files.extend(found.map(PathBuf::from));
-    }
-    Ok(files)
-}
-
 /// Adds modules, and ours at their end; returns their names in the order of loading.
 pub(super) fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Path) -> anyhow::Result<Vec<String>> {
     let mut modules = Vec::new();
@@ -347,13 +290,12 @@ pub(super) fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Pat
     Ok(modules)
 }
 
-fn initramfs(options: &Options, refused: Refused, places: [&Path; 2], release: &str) -> anyhow::Result<Vec<u8>> {
-    let [work, kernel] = places;
+fn initramfs(options: &Options, refused: Refused, work: &Path, guest: &Guest) -> anyhow::Result<Vec<u8>> {
     let mut archive = Initramfs::new();
     for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
         archive.folder(folder);
     }
-    archive.file("init", &fs::read(guest_program())?);
+    archive.file("init", &fs::read(&guest.program)?);
     let mut images = Vec::new();
     for (tree, _, ways) in TREES {
         archive.folder(tree);
@@ -370,8 +312,7 @@ fn initramfs(options: &Options, refused: Refused, places: [&Path; 2], release: &
     for (name, _) in &refused {
         archive.file(name, &fs::read(work.join(name))?);
     }
-    let files = module_files(&kernel.join("kernel"), release, &MODULES)?;
-    let modules = add_modules(&mut archive, &files, &kernel.join("module/runnelfs.ko"))?;
+    let modules = add_modules(&mut archive, &guest.modules, &guest.folder.join("module/runnelfs.ko"))?;
     let bases = images.iter().filter(|image| image.starts_with(BASE)).cloned().collect();
     let (mutants, seed) = (options.mutants, options.seed);
     let plan = Plan { modules, images, refused, bases, mutants, seed, measured: Vec::new() };
@@ -380,33 +321,42 @@ fn initramfs(options: &Options, refused: Refused, places: [&Path; 2], release: &
 }
 
 /// Starts the guest and fails with what it found.
-fn start(options: &Options, refused: Refused, work: &Path, kernel: &Path, release: &str) -> anyhow::Result<()> {
-    let archive = kernel.join("initramfs");
-    fs::write(&archive, initramfs(options, refused, [work, kernel], release)?)?;
+fn start(options: &Options, refused: Refused, work: &Path, guest: &Guest) -> anyhow::Result<()> {
+    let (archive, log) = (guest.folder.join("initramfs"), guest.folder.join("console.log"));
+    fs::write(&archive, initramfs(options, refused, work, guest)?)?;
+    let slower = if options.sanitizes { SANITIZED_SLOWER } else { 1 };
     let machine = Machine {
-        kernel: kernel.join("kernel/boot").join(format!("vmlinuz-{release}")),
+        kernel: guest.kernel.clone(),
         initramfs: archive,
         command_line: COMMAND_LINE.to_string(),
         disks: vec![disk(work)?],
-        memory_mib: MEMORY_MIB,
+        memory_mib: if options.sanitizes { MEMORY_MIB_SANITIZED } else { MEMORY_MIB },
         processors: 2,
         counted: false,
-        deadline: DEADLINE + Duration::from_secs(options.mutants),
+        deadline: (DEADLINE + Duration::from_secs(options.mutants)) * slower,
     };
     let boot = machine.run()?;
-    fs::write(kernel.join("console.log"), &boot.console)?;
-    let said: Vec<&str> = boot.console.lines().filter_map(|line| line.split_once(MARK)).map(|(_, said)| said).collect();
+    fs::write(&log, &boot.console)?;
+    let (said, reports) = judge(&boot.console);
     for line in &said {
-        eprintln!("   {}", line.trim_end());
+        eprintln!("   {line}");
     }
-    if !boot.ended || !said.iter().any(|line| line.trim_end() == "done") {
+    if !boot.ended || said.last() != Some(&"done") {
         let lines: Vec<&str> = boot.console.lines().collect();
         let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
         bail!("the guest {}; its console ends with\n{tail}", if boot.ended { "died" } else { "hung" });
     }
     let failed = said.iter().filter(|line| line.starts_with("FAIL")).count();
-    ensure!(failed == 0, "{failed} failure(s); the console is in {}", kernel.join("console.log").display());
+    ensure!(reports.is_empty(), "the kernel reports {}; the console is in {}", reports.join("\n"), log.display());
+    ensure!(failed == 0, "{failed} failure(s); the console is in {}", log.display());
     Ok(())
+}
+
+/// What the guest says on its console, and what the kernel reports.
+fn judge(console: &str) -> (Vec<&str>, Vec<&str>) {
+    let said = console.lines().filter_map(|line| Some(line.split_once(MARK)?.1.trim_end())).collect();
+    let reports = console.lines().filter(|line| !line.contains(MARK) && REPORTS.iter().any(|word| line.contains(word)));
+    (said, reports.collect())
 }
 
 /// A disk with an image. Disks have whole sectors, and what follows an image does not matter.
@@ -423,10 +373,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_is_found_by_its_numbers() {
-        let order = |release: &str| release_order(Path::new(&format!("/usr/src/linux-headers-{release}")));
-        assert!(order("6.9.10-amd64") < order("6.12.117+deb12-amd64"));
-        assert!(order("6.1.0-56-amd64") < order("6.9.10-amd64"));
-        assert!(order("6.1.0-9-amd64") < order("6.1.0-56-amd64"));
+    fn reports_of_the_kernel_are_found() {
+        let console = "[    1.0] Run /init as init process\n@runnelfs ok BUG: a name\r\n\
+            [    2.0] BUG: KASAN: slab-out-of-bounds in fill+0x1/0x2 [runnelfs]\n\
+            [    2.1] BUG: sleeping function called from invalid context at mm/util.c:1\n\
+            [    2.2] WARNING: possible circular locking dependency detected\n\
+            [    2.3] UBSAN: shift-out-of-bounds in map.c:1:2\n[    2.4] runnelfs (loop0): block 1 is damaged\n";
+        let (said, reports) = judge(console);
+        assert_eq!(said, ["ok BUG: a name"]);
+        assert_eq!(reports, console.lines().skip(2).take(4).collect::<Vec<_>>());
     }
 }

@@ -11,7 +11,8 @@ use anyhow::{bail, ensure};
 use kernel::{Initramfs, Machine};
 
 use super::guest::{MARK, Plan};
-use super::host::{add_modules, guest_program, module_files};
+use super::host::{add_modules, guest_program};
+use super::kernels::module_files;
 use super::meter::{Measured, Task};
 use super::rivals::{Codec, Image, Maker, Tools, Tree, write_sort_list};
 use super::sets::{self, Set};

@@ -11,6 +11,7 @@ mod applications;
 mod boot;
 #[cfg(feature = "guests")]
 mod cross;
+mod faults;
 #[cfg(test)]
 mod filters;
 mod guest;
@@ -18,6 +19,8 @@ mod guest;
 mod hashes;
 #[cfg(feature = "guests")]
 mod host;
+#[cfg(feature = "guests")]
+mod kernels;
 mod manifest;
 #[cfg(feature = "guests")]
 mod measure;
@@ -30,6 +33,8 @@ mod rivals;
 mod sets;
 #[cfg(feature = "guests")]
 mod start;
+#[cfg(feature = "guests")]
+mod style;
 #[cfg(feature = "guests")]
 mod trees;
 #[cfg(feature = "guests")]
