@@ -34,6 +34,8 @@ enum Command {
     Hostile(hostile::Options),
     Compare(Compare),
     #[command(hide = true)]
+    PackSorted(pack::sorter::Work),
+    #[command(hide = true)]
     HostileGood(hostile::Work),
     #[command(hide = true)]
     HostileBad(hostile::Orders),
@@ -101,6 +103,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Processor(options) => processor::run(&options, out),
         Command::Hostile(options) => hostile::run(&options, out),
         Command::Compare(Compare { a, b, json }) => lab::compare::run(&a, &b, json, out).map(drop),
+        Command::PackSorted(work) => pack_sorted(&work, out),
         Command::HostileGood(work) => hostile::work(&work),
         Command::HostileBad(orders) => hostile::attack(&orders),
         Command::LabGuest { plan } => guest::run(&plan),
@@ -108,6 +111,11 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::LabExec(exec) => guest::exec::exec(&exec),
         Command::LabHttp { folder, listen, count } => http::serve(&folder, listen, &count),
     }
+}
+
+/// Makes an image for the bench and prints what is known of it.
+fn pack_sorted(work: &pack::sorter::Work, out: &mut impl std::io::Write) -> anyhow::Result<()> {
+    Ok(writeln!(out, "{}", serde_json::to_string(&work.pack()?)?)?)
 }
 
 fn main() -> ExitCode {

@@ -6,8 +6,8 @@
 //! image of ours is decoded back and compared with its tree. [`startup`] measures what a start
 //! reads: [`read_set`] records which pages, [`layout`] tells from our metadata which blocks they
 //! need, [`extent`] does so for others, and [`device`] counts what a loop device really gives.
-//! [`bar`] judges, [`report`] draws the page, [`text_report`] prints. [`run`] puts the parts
-//! together.
+//! [`sorter`] compares ways to sort chunks. [`bar`] judges, [`report`] draws the page,
+//! [`text_report`] prints. [`run`] puts the parts together.
 
 pub mod bar;
 pub mod device;
@@ -24,6 +24,7 @@ pub mod report;
 pub mod result;
 pub mod row;
 pub mod run;
+pub mod sorter;
 pub mod startup;
 pub mod text_report;
 pub mod tree;

@@ -34,6 +34,9 @@ pub struct Options {
     /// One tree more, and every codec and block size on every tree: some hours
     #[arg(long)]
     pub full: bool,
+    /// Instead, our packer with chunks sorted in other ways, METIS among them: hours
+    #[arg(long, conflicts_with_all = ["quick", "full"])]
+    pub sorters: bool,
     /// Only these trees: debian-amd64, debian-arm64, jdk, node, gimp
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub trees: Vec<String>,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::options::Size;
 use super::packer::{Codec, Setting, Stage};
 use super::peer::Peer;
+use super::sorter::Way;
 
 const K64: u64 = 64 << 10;
 const K128: u64 = 128 << 10;
@@ -20,6 +21,8 @@ pub enum Job {
     Ours(Setting, String),
     /// By the tool of another system.
     Peer(Peer),
+    /// By our packer with chunks sorted in this way.
+    Sorted(Way, Codec, u64),
 }
 
 /// Settings of ours for a tree, without traces.
@@ -127,6 +130,15 @@ pub fn traced(block: u64, set: &str, trace: PathBuf) -> Job {
     let minus = Some(Stage::Dictionary);
     let setting = Setting { traces: vec![trace], minus, ..Setting::plain(Codec::Zstd, block) };
     Job::Ours(setting, format!("traced {set}"))
+}
+
+/// Block sizes at which ways to sort are compared.
+const SORTED_BLOCKS: [u64; 4] = [4 << 10, K64, K128, M1];
+
+/// Images that differ in how their chunks are sorted.
+pub fn sorted() -> Vec<Job> {
+    let settings = [Codec::Zstd, Codec::Lz4].into_iter().flat_map(|codec| SORTED_BLOCKS.map(|block| (codec, block)));
+    settings.flat_map(|(codec, block)| Way::ALL.map(|way| Job::Sorted(way, codec, block))).collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::result::{Check, Results, TreeFacts};
 use super::row::{Kept, Origin, Row};
 use super::startup;
 use super::tree::{self, Tree};
-use super::{peer, reference, report, text_report};
+use super::{peer, reference, report, sorter, text_report};
 use crate::history::append_history;
 use crate::interrupt;
 use crate::lab::report::About;
@@ -100,6 +100,9 @@ impl Bench {
     fn tree(&mut self, tree: &Tree) -> anyhow::Result<()> {
         say(&format!("pack: {}: {} files, {:.1} MB", tree.name, tree.files, tree.data_bytes as f64 / 1e6));
         self.results.trees.push(TreeFacts::of(tree));
+        if self.options.sorters {
+            return plan::sorted().iter().try_for_each(|job| self.row(tree, job));
+        }
         let ours = plan::ours(self.options.size());
         for job in &ours {
             self.row(tree, job)?;
@@ -234,6 +237,13 @@ impl Bench {
                     .map(|program| format!("{} {} {arguments} {list}", program.display(), content_of(&program)));
                 (row, tool)
             }
+            Job::Sorted(way, codec, block) => {
+                (row.codec, row.block) = (codec.name().into(), Some(*block));
+                row.variant = way.variant();
+                let program = std::env::current_exe().map(|program| content_of(&program)).unwrap_or_default();
+                let tool = way.check().map(|()| format!("{program} {job:?}"));
+                (row, tool)
+            }
         }
     }
 
@@ -255,6 +265,12 @@ impl Bench {
             Job::Ours(setting, _) => {
                 let arguments = self.packer.arguments(setting).map_err(|missing| anyhow::anyhow!(missing))?;
                 let packed = self.packer.pack(&tree.folder, image, &arguments)?;
+                (row.bytes, row.cost, row.report) = (packed.bytes, Some(packed.cost), packed.report);
+                self.packer.verify(tree, image, &self.cache.join("extracted"))?;
+                row.verified = true;
+            }
+            Job::Sorted(way, codec, block) => {
+                let packed = sorter::Work::run(*way, *codec, *block, &tree.folder, image)?;
                 (row.bytes, row.cost, row.report) = (packed.bytes, Some(packed.cost), packed.report);
                 self.packer.verify(tree, image, &self.cache.join("extracted"))?;
                 row.verified = true;
@@ -325,6 +341,8 @@ impl Bench {
             for line in self.results.json_lines(&about.commit)? {
                 writeln!(out, "{line}").context("standard output")?;
             }
+        } else if self.options.sorters {
+            write!(out, "{}", sorter::table(&self.results)).context("standard output")?;
         } else {
             write!(out, "{}", text_report::tables(&self.results)).context("standard output")?;
         }
