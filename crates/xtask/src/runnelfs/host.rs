@@ -19,9 +19,10 @@ use crate::{cargo_command, root, step, watch};
 /// For which processor the guest's half is built: as a static program, whatever the host has.
 const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Most reports of the kernel about itself end the guest.
+/// Most reports of the kernel about itself end the guest. A processor counts as stuck after two
+/// minutes, since a busy host may not run the emulator for some of the usual twenty seconds.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic panic_on_warn=1 \
-    softlockup_panic=1 hung_task_panic=1";
+    softlockup_panic=1 watchdog_thresh=60 hung_task_panic=1";
 
 /// What is in the console when the kernel reports a fault of its own, also one that it lives on
 /// with.
