@@ -69,6 +69,26 @@ impl Builders {
         self.slots.taken()
     }
 
+    /// Waits until each thread has done what it was given before.
+    #[cfg(test)]
+    pub fn settle(&self) -> Result<(), String> {
+        let count = self.slots.most();
+        let (sender, arrivals) = channel();
+        let gate = Arc::new(Mutex::new(()));
+        let closed = locked(&gate);
+        for _ in 0..count {
+            let (sender, gate) = (sender.clone(), gate.clone());
+            // Whoever has come waits for the others, so none comes twice.
+            self.run(Box::new(move || {
+                let _ = sender.send(());
+                drop(locked(&gate));
+            }));
+        }
+        let settled = (0..count).try_for_each(|_| arrivals.recv_timeout(std::time::Duration::from_secs(120)));
+        drop(closed);
+        settled.map_err(|error| format!("builders: {error}"))
+    }
+
     /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report`
     /// gets the outcome, or why it panicked, with the memory.
     pub fn build<T>(

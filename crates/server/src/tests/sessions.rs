@@ -332,7 +332,12 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     while !simulation.sessions.is_empty() || !simulation.held().is_empty() {
         simulation.check_deadline(deadline + END_MAX)?;
         // Simulated time, in which deadlines pass. Unlike time that is advanced, time that is slept
-        // through stands still while blocking threads work.
+        // through stands still while blocking threads work; builders are threads of their own.
+        if shared.builders.busy() > 0 {
+            let builders = shared.builders.clone();
+            let settled = tokio::task::spawn_blocking(move || builders.settle()).await;
+            settled.map_err(|error| format!("builders: {error}"))??;
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
         simulation.reap().await?;
     }
