@@ -185,7 +185,6 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 static void fill_handed(struct work_struct *work)
 {
 	struct handed *handed = container_of(work, struct handed, work);
-
 	atomic_t *count = &rnl_info(handed->inode->i_sb)->handed;
 
 	fill_all(handed->inode, handed->folios, handed->count);
