@@ -16,15 +16,15 @@
 static bool is_cached(struct super_block *sb, u32 index)
 {
 	struct rnl_info *info = rnl_info(sb);
-	u32 rank = rnl_chunks_before(info, le64_to_cpu(info->blocks[index].raw_start));
+	u32 rank = rnl_chunks_before(info, rnl_get64(info, RNL_BLOCK_RAW_START, index));
 	u32 ino, file_chunk;
 	struct inode *inode;
 	bool is_there;
 	loff_t at;
 
-	if (rank >= info->chunk_count ||
-	    !rnl_chunk_owner(info, rnl_chunk_at_rank(info, rank), &ino, &file_chunk))
+	if (rank >= info->chunk_count)
 		return true;
+	rnl_chunk_owner(info, rnl_chunk_at_rank(info, rank), &ino, &file_chunk);
 	inode = ilookup(sb, ino);
 	if (!inode)
 		return false;

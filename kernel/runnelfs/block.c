@@ -53,7 +53,7 @@ static struct rnl_decoder *decoder_new(struct super_block *sb)
 
 	if (!decoder)
 		return NULL;
-	decoder->stored = kvmalloc(rnl_read_room(sb, info->block_bytes), GFP_KERNEL);
+	decoder->stored = rnl_alloc(rnl_read_room(sb, info->block_bytes));
 	for (codec = 0; codec < RNL_CODECS; codec++)
 		if (info->codecs & 1 << codec && !error)
 			error = rnl_codec_prepare(decoder, codec);
@@ -103,8 +103,8 @@ static void decoder_put(struct rnl_cache *cache, struct rnl_decoder *decoder)
 static int load_with(struct super_block *sb, struct rnl_block *block, struct rnl_decoder *decoder)
 {
 	struct rnl_info *info = rnl_info(sb);
-	const struct rnl_disk_block *entry = &info->blocks[block->index];
-	u32 stored_bytes = le32_to_cpu(entry->stored_bytes);
+	u32 stored_bytes = rnl_get(info, RNL_BLOCK_STORED_BYTES, block->index);
+	u32 number = rnl_get(info, RNL_BLOCK_DICTIONARY, block->index);
 	const void *dictionary = NULL;
 	u8 hash[RNL_HASH_BYTES];
 	void *stored;
@@ -112,21 +112,22 @@ static int load_with(struct super_block *sb, struct rnl_block *block, struct rnl
 	block->raw = kvmalloc(block->bytes, GFP_KERNEL);
 	if (!block->raw)
 		return -ENOMEM;
-	stored = rnl_read(sb, decoder->stored, le64_to_cpu(entry->file_offset), stored_bytes);
+	stored = rnl_read(sb, decoder->stored,
+			  rnl_get64(info, RNL_BLOCK_FILE_OFFSET, block->index), stored_bytes);
 	if (IS_ERR(stored)) {
 		pr_err_ratelimited("runnelfs (%s): block %u cannot be read (%ld)\n", sb->s_id,
 				   block->index, PTR_ERR(stored));
 		return -EIO;
 	}
 	rnl_hash(stored, stored_bytes, hash);
-	if (memcmp(hash, entry->hash, sizeof(hash))) {
+	if (memcmp(hash, info->hashes[block->index], sizeof(hash))) {
 		pr_err_ratelimited("runnelfs (%s): block %u is damaged\n", sb->s_id, block->index);
 		return -EIO;
 	}
-	if (entry->dictionary)
-		dictionary = info->dictionaries[entry->dictionary - 1];
-	if (!rnl_decode(decoder, entry->codec, dictionary, stored, stored_bytes, block->raw,
-			block->bytes)) {
+	if (number)
+		dictionary = info->dictionaries[number - 1];
+	if (!rnl_decode(decoder, rnl_get(info, RNL_BLOCK_CODEC, block->index), dictionary, stored,
+			stored_bytes, block->raw, block->bytes)) {
 		pr_err_ratelimited("runnelfs (%s): block %u was written wrongly\n", sb->s_id,
 				   block->index);
 		return -EIO;
@@ -223,9 +224,9 @@ struct rnl_block *rnl_block_get(struct super_block *sb, u32 index)
 	if (!new)
 		return ERR_PTR(-ENOMEM);
 	new->index = index;
-	new->bytes = le32_to_cpu(info->blocks[index].raw_bytes);
-	new->raw_start = le64_to_cpu(info->blocks[index].raw_start);
-	new->filter = info->blocks[index].filter;
+	new->bytes = rnl_get(info, RNL_BLOCK_RAW_BYTES, index);
+	new->raw_start = rnl_get64(info, RNL_BLOCK_RAW_START, index);
+	new->filter = rnl_get(info, RNL_BLOCK_FILTER, index);
 	new->users = 1;
 	init_completion(&new->done);
 

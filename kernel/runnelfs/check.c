@@ -32,15 +32,17 @@ static int check_xattr_sets(struct fs_context *fc, const struct rnl_info *info)
 
 	for (set = 0; set < info->set_count; set++) {
 		end = rnl_set_end(info, set);
-		if (le32_to_cpu(info->sets[set]) != start || end <= start ||
+		if (rnl_get(info, RNL_SET_FIRST, set) != start || end <= start ||
 		    end > info->xattr_count)
 			return rnl_bad(fc, "the attributes of set", set);
 		for (i = start + 1; i < end; i++) {
-			const struct rnl_disk_xattr *a = &info->xattrs[i - 1], *b = a + 1;
-			u32 at = le32_to_cpu(a->name), to = le32_to_cpu(b->name);
+			u32 at = rnl_get(info, RNL_XATTR_NAME, i - 1);
+			u32 to = rnl_get(info, RNL_XATTR_NAME, i);
+			u32 at_end = rnl_get(info, RNL_XATTR_VALUE, i - 1);
+			u32 to_end = rnl_get(info, RNL_XATTR_VALUE, i);
 
-			if (compare(info->xattr_bytes + at, le32_to_cpu(a->value) - at,
-				    info->xattr_bytes + to, le32_to_cpu(b->value) - to) >= 0)
+			if (compare(info->xattr_bytes + at, at_end - at,
+				    info->xattr_bytes + to, to_end - to) >= 0)
 				return rnl_bad(fc, "the order of attribute", i);
 		}
 		start = end;
@@ -55,8 +57,8 @@ static int check_xattrs(struct fs_context *fc, const struct rnl_info *info)
 	u32 i, start = 0;
 
 	for (i = 0; i < info->xattr_count; i++) {
-		u32 name = le32_to_cpu(info->xattrs[i].name);
-		u32 value = le32_to_cpu(info->xattrs[i].value), end = rnl_value_end(info, i);
+		u32 name = rnl_get(info, RNL_XATTR_NAME, i);
+		u32 value = rnl_get(info, RNL_XATTR_VALUE, i), end = rnl_value_end(info, i);
 
 		if (name != start || value < name || end < value ||
 		    end > info->section_bytes[RNL_XATTR_BYTES])
@@ -75,8 +77,8 @@ static int check_xattrs(struct fs_context *fc, const struct rnl_info *info)
 
 static int check_target(struct fs_context *fc, const struct rnl_info *info, u32 index)
 {
-	u64 size = le64_to_cpu(info->inodes[index].size);
-	u32 start = le32_to_cpu(info->inodes[index].payload);
+	u64 size = rnl_get64(info, RNL_INODE_SIZE, index);
+	u32 start = rnl_get(info, RNL_INODE_PAYLOAD, index);
 
 	if (!size || size > RNL_TARGET_BYTES_MAX || start > info->section_bytes[RNL_TARGETS] ||
 	    size > info->section_bytes[RNL_TARGETS] - start ||
@@ -88,21 +90,21 @@ static int check_target(struct fs_context *fc, const struct rnl_info *info, u32 
 /* Checks the fields of one inode that do not depend on its neighbours. */
 static int check_inode(struct fs_context *fc, const struct rnl_info *info, u32 index)
 {
-	const struct rnl_disk_inode *inode = &info->inodes[index];
-	u16 mode = le16_to_cpu(inode->mode);
+	u16 mode = rnl_get(info, RNL_INODE_MODE, index);
 	bool is_device = S_ISCHR(mode) || S_ISBLK(mode);
 
-	if (inode->reserved || le32_to_cpu(inode->mtime_ns) >= NSEC_PER_SEC)
+	if (rnl_get(info, RNL_INODE_RESERVED, index) ||
+	    rnl_get(info, RNL_INODE_MTIME_NS, index) >= NSEC_PER_SEC)
 		return rnl_bad(fc, "a field of inode", index + 1);
-	if (le32_to_cpu(inode->xattr_set) > info->set_count)
+	if (rnl_get(info, RNL_INODE_XATTR_SET, index) > info->set_count)
 		return rnl_bad(fc, "the attributes of inode", index + 1);
 	if (S_ISLNK(mode))
 		return check_target(fc, info, index);
 	if (!is_device && !S_ISREG(mode) && !S_ISDIR(mode) && !S_ISFIFO(mode) && !S_ISSOCK(mode))
 		return rnl_bad(fc, "the type of inode", index + 1);
-	if (!S_ISREG(mode) && inode->size)
+	if (!S_ISREG(mode) && rnl_get64(info, RNL_INODE_SIZE, index))
 		return rnl_bad(fc, "the size of inode", index + 1);
-	if (!is_device && inode->payload)
+	if (!is_device && rnl_get(info, RNL_INODE_PAYLOAD, index))
 		return rnl_bad(fc, "the payload of inode", index + 1);
 	return 0;
 }
@@ -112,20 +114,20 @@ static int check_inodes(struct fs_context *fc, const struct rnl_info *info)
 	u32 i, entry = 0, extent = 0;
 	int error;
 
-	if (!info->inode_count || !S_ISDIR(le16_to_cpu(info->inodes[0].mode)))
+	if (!info->inode_count || !S_ISDIR(rnl_get(info, RNL_INODE_MODE, 0)))
 		return rnl_bad(fc, "the root, inode", 1);
 	for (i = 0; i < info->inode_count; i++) {
-		u16 mode = le16_to_cpu(info->inodes[i].mode);
+		u16 mode = rnl_get(info, RNL_INODE_MODE, i);
 		u32 entry_end = rnl_entries_end(info, i);
 		u32 extent_end = rnl_extents_end(info, i);
 
 		error = check_inode(fc, info, i);
 		if (error)
 			return error;
-		if (le32_to_cpu(info->inodes[i].entry_first) != entry || entry_end < entry ||
+		if (rnl_get(info, RNL_INODE_ENTRY_FIRST, i) != entry || entry_end < entry ||
 		    entry_end > info->entry_count || (!S_ISDIR(mode) && entry_end != entry))
 			return rnl_bad(fc, "the entries of inode", i + 1);
-		if (le32_to_cpu(info->inodes[i].extent_first) != extent || extent_end < extent ||
+		if (rnl_get(info, RNL_INODE_EXTENT_FIRST, i) != extent || extent_end < extent ||
 		    extent_end > info->extent_count || (!S_ISREG(mode) && extent_end != extent))
 			return rnl_bad(fc, "the extents of inode", i + 1);
 		entry = entry_end;
@@ -143,7 +145,7 @@ static int check_names(struct fs_context *fc, const struct rnl_info *info)
 		u32 end = rnl_name_end(info, i);
 
 		bytes = end - start;
-		if (le32_to_cpu(info->entries[i].name) != start || end <= start ||
+		if (rnl_get(info, RNL_ENTRY_NAME, i) != start || end <= start ||
 		    end > info->section_bytes[RNL_NAMES] || bytes > RNL_NAME_BYTES_MAX)
 			return rnl_bad(fc, "the place of the name of entry", i);
 		name = info->names + start;
@@ -161,25 +163,25 @@ static int check_names(struct fs_context *fc, const struct rnl_info *info)
 static int check_directory(struct fs_context *fc, const struct rnl_info *info, u32 dir, u32 *links,
 			   u16 *depth)
 {
-	u32 first = le32_to_cpu(info->inodes[dir].entry_first), i;
+	u32 first = rnl_get(info, RNL_INODE_ENTRY_FIRST, dir), i;
 	u32 end = rnl_entries_end(info, dir);
 
 	for (i = first; i < end; i++) {
-		u32 child = le32_to_cpu(info->entries[i].inode) - 1;
-		u32 at = le32_to_cpu(info->entries[i].name), before;
+		u32 child = rnl_get(info, RNL_ENTRY_INODE, i) - 1;
+		u32 at = rnl_get(info, RNL_ENTRY_NAME, i), before;
 		bool is_dir, is_first;
 
-		before = i > first ? le32_to_cpu(info->entries[i - 1].name) : at;
+		before = i > first ? rnl_get(info, RNL_ENTRY_NAME, i - 1) : at;
 		if (i > first && compare(info->names + before, at - before, info->names + at,
 					 rnl_name_end(info, i) - at) >= 0)
 			return rnl_bad(fc, "the order of entry", i);
 		if (child >= info->inode_count)
 			return rnl_bad(fc, "the inode of entry", i);
-		is_dir = S_ISDIR(le16_to_cpu(info->inodes[child].mode));
+		is_dir = S_ISDIR(rnl_get(info, RNL_INODE_MODE, child));
 		is_first = is_dir ? !depth[child] : !links[child];
 		if (is_dir && (child <= dir || !is_first))
 			return rnl_bad(fc, "the directory of entry", i);
-		if (is_first && le32_to_cpu(info->inodes[child].entry) != i)
+		if (is_first && rnl_get(info, RNL_INODE_ENTRY, child) != i)
 			return rnl_bad(fc, "the first entry of inode", child + 1);
 		if (is_dir) {
 			if (depth[dir] >= RNL_DEPTH_MAX)
@@ -203,7 +205,7 @@ static int check_shape(struct fs_context *fc, const struct rnl_info *info, u32 *
 	int error;
 
 	for (i = 0; i < info->inode_count; i++) {
-		if (!S_ISDIR(le16_to_cpu(info->inodes[i].mode)))
+		if (!S_ISDIR(rnl_get(info, RNL_INODE_MODE, i)))
 			continue;
 		links[i] += 2;
 		error = check_directory(fc, info, i, links, depth);
@@ -211,14 +213,14 @@ static int check_shape(struct fs_context *fc, const struct rnl_info *info, u32 *
 			return error;
 		cond_resched();
 	}
-	if (le32_to_cpu(info->inodes[0].entry) != RNL_NO_ENTRY)
+	if (rnl_get(info, RNL_INODE_ENTRY, 0) != RNL_NO_ENTRY)
 		return rnl_bad(fc, "the entry of the root, inode", 1);
 	for (i = 0; i < info->inode_count; i++) {
-		bool is_dir = S_ISDIR(le16_to_cpu(info->inodes[i].mode));
+		bool is_dir = S_ISDIR(rnl_get(info, RNL_INODE_MODE, i));
 
 		if (i && (!links[i] || (is_dir && !depth[i])))
 			return rnl_bad(fc, "no entry names inode", i + 1);
-		if (le32_to_cpu(info->inodes[i].nlink) != links[i])
+		if (rnl_get(info, RNL_INODE_NLINK, i) != links[i])
 			return rnl_bad(fc, "the link count of inode", i + 1);
 	}
 	return 0;

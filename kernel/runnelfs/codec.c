@@ -66,7 +66,7 @@ static size_t zstd_decode(zstd_dctx *context, const void *dictionary, void *raw,
 int rnl_codec_prepare(struct rnl_decoder *decoder, u8 codec)
 {
 	if (codec == RNL_ZSTD && !decoder->zstd_workspace)
-		decoder->zstd_workspace = kvmalloc(zstd_dctx_workspace_bound(), GFP_KERNEL);
+		decoder->zstd_workspace = rnl_alloc(zstd_dctx_workspace_bound());
 	if (codec == RNL_XZ && !decoder->xz)
 		decoder->xz = xz_dec_init(XZ_SINGLE, 0);
 	if ((codec == RNL_ZSTD && !decoder->zstd_workspace) || (codec == RNL_XZ && !decoder->xz))

@@ -38,14 +38,14 @@ static void fill_part(struct rnl_info *info, struct folio *folio, size_t offset,
 {
 	u32 room = 1U << info->chunk_shift, bytes = 0, ino, position = 0;
 	u8 *to = kmap_local_folio(folio, offset);
+	const u8 *from;
 
 	if (block) {
 		bytes = rnl_chunk_bytes(info, chunk);
 		if (block->filter)
 			rnl_chunk_owner(info, chunk, &ino, &position);
-		rnl_unfilter(block->filter, position << info->chunk_shift,
-			     block->raw + (rnl_chunk_position(info, chunk) - block->raw_start), to,
-			     bytes);
+		from = block->raw + (rnl_get64(info, RNL_CHUNK_POSITION, chunk) - block->raw_start);
+		rnl_unfilter(block->filter, position << info->chunk_shift, from, to, bytes);
 	}
 	memset(to + bytes, 0, room - bytes);
 	kunmap_local(to);
@@ -66,9 +66,9 @@ static int fill(struct inode *inode, struct folio *folio, struct rnl_block **blo
 
 	for (offset = 0; offset < PAGE_SIZE; offset += full) {
 		is_hole = start + offset >= size ||
-			  !rnl_map(info, inode->i_ino, (start + offset) >> info->chunk_shift, &chunk,
-				   &unused);
-		position = is_hole ? 0 : rnl_chunk_position(info, chunk);
+			  !rnl_map(info, inode->i_ino, (start + offset) >> info->chunk_shift,
+				   &chunk, &unused);
+		position = is_hole ? 0 : rnl_get64(info, RNL_CHUNK_POSITION, chunk);
 		if (!is_hole && !lies_in(*block, position)) {
 			if (only)
 				return -EAGAIN;
@@ -112,6 +112,19 @@ static struct inode *inode_to_fill(struct super_block *sb, u32 ino, bool is_want
 	return IS_ERR(inode) ? NULL : inode;
 }
 
+/* Fills a page from a block, if it is not there and nobody has it. Waits for nobody. */
+static void fill_unasked(struct inode *inode, pgoff_t index, struct rnl_block *block)
+{
+	struct page *page = grab_cache_page_nowait(inode->i_mapping, index);
+
+	if (!page)
+		return;
+	if (!PageUptodate(page) && !fill(inode, page_folio(page), &block, true))
+		SetPageUptodate(page);
+	unlock_page(page);
+	put_page(page);
+}
+
 /**
  * rnl_spread() - gives the chunks of a block to the pages that first refer to them, once
  * @sb: the mount
@@ -132,16 +145,15 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 		return;
 	for (; rank < info->chunk_count; rank++) {
 		u32 chunk = rnl_chunk_at_rank(info, rank);
-		struct page *page;
 		pgoff_t index;
 
-		if (!lies_in(block, rnl_chunk_position(info, chunk)))
+		if (!lies_in(block, rnl_get64(info, RNL_CHUNK_POSITION, chunk)))
 			break;
-		if (!rnl_chunk_owner(info, chunk, &ino, &file_chunk))
-			continue;
+		rnl_chunk_owner(info, chunk, &ino, &file_chunk);
 		if (ino != last) {
 			iput(inode);
-			inode = inode_to_fill(sb, ino, is_wanted || (reader && ino == reader->i_ino));
+			inode = inode_to_fill(sb, ino,
+					      is_wanted || (reader && ino == reader->i_ino));
 			last = ino;
 			before = ULONG_MAX;
 		}
@@ -150,13 +162,7 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 		if (!inode || index == before)
 			continue;
 		before = index;
-		page = grab_cache_page_nowait(inode->i_mapping, index);
-		if (!page)
-			continue;
-		if (!PageUptodate(page) && !fill(inode, page_folio(page), &block, true))
-			SetPageUptodate(page);
-		unlock_page(page);
-		put_page(page);
+		fill_unasked(inode, index, block);
 	}
 	iput(inode);
 }
@@ -169,7 +175,7 @@ static u32 first_block(struct inode *inode, struct folio *folio)
 
 	if (!rnl_map(info, inode->i_ino, folio_pos(folio) >> info->chunk_shift, &chunk, &unused))
 		return info->block_count;
-	return rnl_block_at(info, rnl_chunk_position(info, chunk));
+	return rnl_block_at(info, rnl_get64(info, RNL_CHUNK_POSITION, chunk));
 }
 
 /* Locked pages of a file that somebody else fills. */

@@ -11,6 +11,11 @@
 /* Places before the first entry: "." and "..". */
 #define DOTS 2
 
+static u32 entries_first(const struct rnl_info *info, const struct inode *dir)
+{
+	return rnl_get(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1);
+}
+
 static u32 entries_end(const struct rnl_info *info, const struct inode *dir)
 {
 	return rnl_entries_end(info, dir->i_ino - 1);
@@ -19,7 +24,7 @@ static u32 entries_end(const struct rnl_info *info, const struct inode *dir)
 struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags)
 {
 	struct rnl_info *info = rnl_info(dir->i_sb);
-	u32 low = le32_to_cpu(rnl_record(dir)->entry_first), high = entries_end(info, dir);
+	u32 low = entries_first(info, dir), high = entries_end(info, dir);
 	const struct qstr *name = &dentry->d_name;
 	struct inode *inode = NULL;
 
@@ -27,14 +32,14 @@ struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int
 		return ERR_PTR(-ENAMETOOLONG);
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
-		u32 at = le32_to_cpu(info->entries[middle].name);
+		u32 at = rnl_get(info, RNL_ENTRY_NAME, middle);
 		u32 bytes = rnl_name_end(info, middle) - at;
 		int order = memcmp(name->name, info->names + at, min(name->len, bytes));
 
 		if (!order)
 			order = (int)name->len - (int)bytes;
 		if (!order) {
-			inode = rnl_iget(dir->i_sb, le32_to_cpu(info->entries[middle].inode));
+			inode = rnl_iget(dir->i_sb, rnl_get(info, RNL_ENTRY_INODE, middle));
 			break;
 		}
 		if (order > 0)
@@ -49,17 +54,17 @@ static int iterate(struct file *file, struct dir_context *context)
 {
 	struct inode *dir = file_inode(file);
 	struct rnl_info *info = rnl_info(dir->i_sb);
-	u32 first = le32_to_cpu(rnl_record(dir)->entry_first), end = entries_end(info, dir);
+	u32 first = entries_first(info, dir), end = entries_end(info, dir);
 
 	if (!dir_emit_dots(file, context))
 		return 0;
 	while (context->pos - DOTS < end - first) {
 		u32 entry = first + (u32)(context->pos - DOTS);
-		u32 at = le32_to_cpu(info->entries[entry].name);
-		u32 ino = le32_to_cpu(info->entries[entry].inode);
+		u32 at = rnl_get(info, RNL_ENTRY_NAME, entry);
+		u32 ino = rnl_get(info, RNL_ENTRY_INODE, entry);
 
 		if (!dir_emit(context, info->names + at, rnl_name_end(info, entry) - at, ino,
-			      fs_umode_to_dtype(le16_to_cpu(info->inodes[ino - 1].mode))))
+			      fs_umode_to_dtype(rnl_get(info, RNL_INODE_MODE, ino - 1))))
 			return 0;
 		context->pos++;
 	}

@@ -190,7 +190,7 @@ static bool may_shorten(const u8 *at)
 }
 
 /*
- * Goes from instruction to instruction as long as they begin before @stop and are of the usual ones.
+ * Goes from instruction to instruction while they begin before @stop and are of the usual ones.
  * Returns where it got, and the instruction there if it has a distance. Has few branches that
  * nobody could foretell.
  */
@@ -294,6 +294,7 @@ static void undo_x86_64(u32 position, const u8 *source, u8 *out, u32 count)
 	while (at < tail) {
 		struct instruction found = {};
 		const u8 *target;
+		u32 here;
 
 		if (tail - at > AHEAD && !is_short)
 			at = skip_usual(at, tail - AHEAD, &found);
@@ -332,8 +333,8 @@ static void undo_x86_64(u32 position, const u8 *source, u8 *out, u32 count)
 			tail -= 4;
 			target = tail;
 		}
-		put_unaligned_le32(get_unaligned_be32(target) -
-				   (position + (u32)(to - out) + (u32)(found.end - found.field)), to);
+		here = position + (u32)(to - out) + (u32)(found.end - found.field);
+		put_unaligned_le32(get_unaligned_be32(target) - here, to);
 		to += 4;
 	}
 	memcpy(to, from, tail - from);

@@ -26,11 +26,11 @@ static const struct inode_operations link_inode_ops = {
 	.listxattr = rnl_listxattr,
 };
 
-static void set_times(struct inode *inode, const struct rnl_disk_inode *record)
+static void set_times(struct inode *inode, const struct rnl_info *info, u32 index)
 {
 	struct timespec64 time = {
-		.tv_sec = (s64)le64_to_cpu(record->mtime_sec),
-		.tv_nsec = le32_to_cpu(record->mtime_ns),
+		.tv_sec = (s64)rnl_get64(info, RNL_INODE_MTIME_SEC, index),
+		.tv_nsec = rnl_get(info, RNL_INODE_MTIME_NS, index),
 	};
 
 	/* The image keeps no times of access and of change. */
@@ -40,25 +40,25 @@ static void set_times(struct inode *inode, const struct rnl_disk_inode *record)
 /* Sectors of a file that are no holes. */
 static blkcnt_t sectors_of(const struct rnl_info *info, u32 ino, u64 size)
 {
-	u32 i = le32_to_cpu(info->inodes[ino - 1].extent_first);
+	u32 i = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1);
 	u32 end = rnl_extents_end(info, ino - 1);
 	u32 at, next, count = (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
 	u64 chunks = 0;
 
 	for (; i < end; i++) {
-		at = le32_to_cpu(info->extents[i].file_chunk);
-		next = i + 1 < end ? le32_to_cpu(info->extents[i + 1].file_chunk) : count;
-		if (le32_to_cpu(info->extents[i].chunk_first) != RNL_HOLE)
+		at = rnl_get(info, RNL_EXTENT_FILE_CHUNK, i);
+		next = i + 1 < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, i + 1) : count;
+		if (rnl_get(info, RNL_EXTENT_CHUNK_FIRST, i) != RNL_HOLE)
 			chunks += next - at;
 	}
 	return ((chunks << info->chunk_shift) + SECTOR_SIZE - 1) >> SECTOR_SHIFT;
 }
 
-static int set_link(struct inode *inode, const struct rnl_info *info,
-		    const struct rnl_disk_inode *record)
+static int set_link(struct inode *inode, const struct rnl_info *info, u32 index)
 {
-	inode->i_link = kmemdup_nul(info->targets + le32_to_cpu(record->payload), inode->i_size,
-				    GFP_KERNEL);
+	const u8 *target = info->targets + rnl_get(info, RNL_INODE_PAYLOAD, index);
+
+	inode->i_link = kmemdup_nul(target, inode->i_size, GFP_KERNEL);
 	if (!inode->i_link)
 		return -ENOMEM;
 	inode->i_op = &link_inode_ops;
@@ -67,19 +67,19 @@ static int set_link(struct inode *inode, const struct rnl_info *info,
 
 static int fill_inode(struct inode *inode)
 {
-	const struct rnl_disk_inode *record = rnl_record(inode);
-	struct super_block *sb = inode->i_sb;
-	u64 size = le64_to_cpu(record->size);
+	const struct rnl_info *info = rnl_info(inode->i_sb);
+	u32 index = inode->i_ino - 1;
+	u64 size = rnl_get64(info, RNL_INODE_SIZE, index);
 
-	if (size > sb->s_maxbytes)
+	if (size > inode->i_sb->s_maxbytes)
 		return -EFBIG;
-	inode->i_mode = le16_to_cpu(record->mode);
-	i_uid_write(inode, le32_to_cpu(record->uid));
-	i_gid_write(inode, le32_to_cpu(record->gid));
-	set_nlink(inode, le32_to_cpu(record->nlink));
+	inode->i_mode = rnl_get(info, RNL_INODE_MODE, index);
+	i_uid_write(inode, rnl_get(info, RNL_INODE_UID, index));
+	i_gid_write(inode, rnl_get(info, RNL_INODE_GID, index));
+	set_nlink(inode, rnl_get(info, RNL_INODE_NLINK, index));
 	inode->i_size = size;
-	set_times(inode, record);
-	if (!record->xattr_set) {
+	set_times(inode, info, index);
+	if (!rnl_get(info, RNL_INODE_XATTR_SET, index)) {
 		inode->i_flags |= S_NOSEC;
 		cache_no_acl(inode);
 	}
@@ -88,18 +88,18 @@ static int fill_inode(struct inode *inode)
 		inode->i_op = &file_inode_ops;
 		inode->i_fop = &rnl_file_ops;
 		inode->i_mapping->a_ops = &rnl_aops;
-		inode->i_blocks = sectors_of(rnl_info(sb), inode->i_ino, size);
+		inode->i_blocks = sectors_of(info, inode->i_ino, size);
 		return 0;
 	case S_IFDIR:
 		inode->i_op = &dir_inode_ops;
 		inode->i_fop = &rnl_dir_ops;
 		return 0;
 	case S_IFLNK:
-		return set_link(inode, rnl_info(sb), record);
+		return set_link(inode, info, index);
 	default:
 		inode->i_op = &file_inode_ops;
 		init_special_inode(inode, inode->i_mode,
-				   new_decode_dev(le32_to_cpu(record->payload)));
+				   new_decode_dev(rnl_get(info, RNL_INODE_PAYLOAD, index)));
 		return 0;
 	}
 }

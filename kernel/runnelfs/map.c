@@ -5,39 +5,55 @@
  */
 #include "runnelfs.h"
 
-/* Extents between two samples of rnl_info.introduced. */
-#define SAMPLE_EXTENTS 64
+/*
+ * The first chunk at or behind @chunk that is shorter than a full one, with its length; U32_MAX if
+ * there is none.
+ */
+u32 rnl_next_short(const struct rnl_info *info, u32 chunk, u32 *bytes)
+{
+	u32 low = 0, high = info->short_count;
+
+	while (low < high) {
+		u32 middle = low + (high - low) / 2;
+
+		if ((u32)rnl_number(&info->shorts, middle) < chunk)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == info->short_count)
+		return U32_MAX;
+	*bytes = rnl_number(&info->short_bytes, low);
+	return rnl_number(&info->shorts, low);
+}
+
+u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
+{
+	u32 bytes;
+
+	return rnl_next_short(info, chunk, &bytes) == chunk ? bytes : 1U << info->chunk_shift;
+}
 
 /* The block in which @position lies; the number of blocks if none reaches that far. */
 u32 rnl_block_at(const struct rnl_info *info, u64 position)
 {
-	const struct rnl_disk_block *block;
 	u32 low = 0, high = info->block_count;
 
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
 
-		if (le64_to_cpu(info->blocks[middle].raw_start) <= position)
+		if (rnl_get64(info, RNL_BLOCK_RAW_START, middle) <= position)
 			low = middle + 1;
 		else
 			high = middle;
 	}
 	if (!low)
 		return info->block_count;
-	block = &info->blocks[low - 1];
-	if (position - le64_to_cpu(block->raw_start) >= le32_to_cpu(block->raw_bytes))
+	low--;
+	if (position - rnl_get64(info, RNL_BLOCK_RAW_START, low) >=
+	    rnl_get(info, RNL_BLOCK_RAW_BYTES, low))
 		return info->block_count;
-	return low - 1;
-}
-
-/* Where an extent of a file ends, in chunks of the file. */
-static u32 extent_end(const struct rnl_info *info, u32 ino, u32 extent)
-{
-	u64 size = le64_to_cpu(info->inodes[ino - 1].size);
-
-	if (extent + 1 < rnl_extents_end(info, ino - 1))
-		return le32_to_cpu(info->extents[extent + 1].file_chunk);
-	return (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
+	return low;
 }
 
 /**
@@ -53,35 +69,34 @@ static u32 extent_end(const struct rnl_info *info, u32 ino, u32 extent)
 bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32 *chunk,
 	     u32 *run_end)
 {
-	const struct rnl_disk_inode *inode = &info->inodes[ino - 1];
-	u32 low = le32_to_cpu(inode->extent_first), first = low;
+	u32 low = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1), first = low;
 	u32 end = rnl_extents_end(info, ino - 1), high = end;
-	const struct rnl_disk_extent *extent;
-	u64 size = le64_to_cpu(inode->size);
+	u64 size = rnl_get64(info, RNL_INODE_SIZE, ino - 1);
+	u32 chunk_first;
 
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
 
-		if (le32_to_cpu(info->extents[middle].file_chunk) <= file_chunk)
+		if (rnl_get(info, RNL_EXTENT_FILE_CHUNK, middle) <= file_chunk)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	*run_end = low < end ? le32_to_cpu(info->extents[low].file_chunk) :
+	*run_end = low < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, low) :
 			       (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
 	if (low == first)
 		return false;
-	extent = &info->extents[low - 1];
-	if (le32_to_cpu(extent->chunk_first) == RNL_HOLE)
+	chunk_first = rnl_get(info, RNL_EXTENT_CHUNK_FIRST, low - 1);
+	if (chunk_first == RNL_HOLE)
 		return false;
-	*chunk = le32_to_cpu(extent->chunk_first) + (file_chunk - le32_to_cpu(extent->file_chunk));
+	*chunk = chunk_first + (file_chunk - rnl_get(info, RNL_EXTENT_FILE_CHUNK, low - 1));
 	return true;
 }
 
 /* The chunk that is the @rank-th by position. */
 u32 rnl_chunk_at_rank(const struct rnl_info *info, u32 rank)
 {
-	return info->by_position ? info->by_position[rank] : rank;
+	return info->is_sorted ? rank : rnl_number(&info->by_position, rank);
 }
 
 /* How many chunks have a lower position. */
@@ -92,7 +107,7 @@ u32 rnl_chunks_before(const struct rnl_info *info, u64 position)
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
 
-		if (rnl_chunk_position(info, rnl_chunk_at_rank(info, middle)) < position)
+		if (rnl_get64(info, RNL_CHUNK_POSITION, rnl_chunk_at_rank(info, middle)) < position)
 			low = middle + 1;
 		else
 			high = middle;
@@ -108,7 +123,7 @@ static u32 file_of_extent(const struct rnl_info *info, u32 extent)
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
 
-		if (le32_to_cpu(info->inodes[middle].extent_first) <= extent)
+		if (rnl_get(info, RNL_INODE_EXTENT_FIRST, middle) <= extent)
 			low = middle + 1;
 		else
 			high = middle;
@@ -119,45 +134,27 @@ static u32 file_of_extent(const struct rnl_info *info, u32 extent)
 /**
  * rnl_chunk_owner() - the file that first refers to a chunk, and where
  * @info: the image
- * @chunk: a chunk
+ * @chunk: a chunk of the image
  * @ino: the file
  * @file_chunk: the place in it, in chunks
  *
  * Chunks are numbered in the order of first reference. So the extent that first refers to one is
- * the first whose run goes beyond it: a search in the samples and a scan of at most 64 extents.
- *
- * Return: whether it was found, which is always so in an image that was checked.
+ * the last before which there were no more chunks.
  */
-bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk)
+void rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk)
 {
-	u32 low = 0, high = info->introduced_count, extent, end, run;
+	u32 low = 0, high = info->extent_count;
 
 	while (low < high) {
 		u32 middle = low + (high - low) / 2;
 
-		if (info->introduced[middle] <= chunk)
+		if ((u32)rnl_number(&info->introduced, middle) <= chunk)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	if (!low)
-		return false;
-	extent = (low - 1) * SAMPLE_EXTENTS;
-	end = min(extent + SAMPLE_EXTENTS, info->extent_count);
-	*ino = file_of_extent(info, extent);
-	for (; extent < end; extent++) {
-		u32 first = le32_to_cpu(info->extents[extent].chunk_first);
-
-		while (*ino < info->inode_count &&
-		       le32_to_cpu(info->inodes[*ino].extent_first) <= extent)
-			(*ino)++;
-		if (first == RNL_HOLE || chunk < first)
-			continue;
-		run = extent_end(info, *ino, extent) - le32_to_cpu(info->extents[extent].file_chunk);
-		if (chunk - first < run) {
-			*file_chunk = le32_to_cpu(info->extents[extent].file_chunk) + (chunk - first);
-			return true;
-		}
-	}
-	return false;
+	low--;
+	*ino = file_of_extent(info, low);
+	*file_chunk = rnl_get(info, RNL_EXTENT_FILE_CHUNK, low) +
+		      (chunk - rnl_get(info, RNL_EXTENT_CHUNK_FIRST, low));
 }

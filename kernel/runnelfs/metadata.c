@@ -254,7 +254,7 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 	u8 hash[RNL_HASH_BYTES];
 	int error;
 
-	room = kvmalloc(rnl_read_room(sb, stored_bytes), GFP_KERNEL);
+	room = rnl_alloc(rnl_read_room(sb, stored_bytes));
 	if (!room)
 		return -ENOMEM;
 	stored = rnl_read(sb, room, offset, stored_bytes);
@@ -271,7 +271,7 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 		goto out;
 	}
 	error = rnl_codec_prepare(decoder, section->codec);
-	raw = kvmalloc(max_t(size_t, raw_bytes, 1), GFP_KERNEL);
+	raw = rnl_alloc(raw_bytes);
 	if (error || !raw) {
 		error = -ENOMEM;
 		goto out;
@@ -312,16 +312,9 @@ static void set_tables(struct rnl_info *info, const struct rnl_disk_super *super
 	info->block_count = le32_to_cpu(super->block_count);
 	info->set_count = info->section_bytes[RNL_XATTR_SETS] / sizeof(__le32);
 	info->xattr_count = info->section_bytes[RNL_XATTRS] / sizeof(struct rnl_disk_xattr);
-	info->inodes = info->section[RNL_INODES];
-	info->entries = info->section[RNL_ENTRIES];
 	info->names = info->section[RNL_NAMES];
 	info->targets = info->section[RNL_TARGETS];
-	info->sets = info->section[RNL_XATTR_SETS];
-	info->xattrs = info->section[RNL_XATTRS];
 	info->xattr_bytes = info->section[RNL_XATTR_BYTES];
-	info->extents = info->section[RNL_EXTENTS];
-	info->chunks = info->section[RNL_CHUNKS];
-	info->blocks = info->section[RNL_BLOCKS];
 }
 
 /* A count, so many lengths, and the dictionaries back to back. */
@@ -358,7 +351,7 @@ static int load_dictionaries(struct fs_context *fc, struct rnl_info *info)
 
 /*
  * Puts the places and the hashes of blocks into the block table, so that all images have the same
- * table in memory. The sums are bounded when the table is checked.
+ * one. The sums are bounded when the table is checked.
  */
 static int join_blocks(struct rnl_info *info, u32 count)
 {
@@ -368,7 +361,7 @@ static int join_blocks(struct rnl_info *info, u32 count)
 	struct rnl_disk_block *blocks;
 	u32 i;
 
-	blocks = kvmalloc_array(max(count, 1U), sizeof(*blocks), GFP_KERNEL);
+	blocks = rnl_alloc(sizeof(*blocks) * (size_t)count);
 	if (!blocks)
 		return -ENOMEM;
 	for (i = 0; i < count; i++) {
@@ -395,6 +388,64 @@ static int join_blocks(struct rnl_info *info, u32 count)
 	return 0;
 }
 
+/* Puts columns in the place of the records of a section. */
+static int pack_section(struct rnl_info *info, u32 kind)
+{
+	u32 width = record_bytes[kind];
+	void *columns = rnl_columns(info, kind, info->section[kind], width,
+				    info->section_bytes[kind] / width);
+
+	if (!columns)
+		return -ENOMEM;
+	kvfree(info->section[kind]);
+	info->section[kind] = columns;
+	return 0;
+}
+
+/* Most chunks are full; the lengths of others are kept apart. */
+static int pack_chunks(struct rnl_info *info)
+{
+	const __le64 *chunks = info->section[RNL_CHUNKS];
+	u32 full = 1U << info->chunk_shift, count = 0, i, *numbers, *lengths;
+	int error = -ENOMEM;
+
+	for (i = 0; i < info->chunk_count; i++)
+		count += le64_to_cpu(chunks[i]) >> RNL_CHUNK_LENGTH_SHIFT != full;
+	numbers = rnl_alloc(sizeof(*numbers) * (size_t)count);
+	lengths = rnl_alloc(sizeof(*lengths) * (size_t)count);
+	if (!numbers || !lengths)
+		goto out;
+	info->short_count = count;
+	for (i = 0, count = 0; i < info->chunk_count; i++) {
+		u32 bytes = le64_to_cpu(chunks[i]) >> RNL_CHUNK_LENGTH_SHIFT;
+
+		if (bytes == full)
+			continue;
+		numbers[count] = i;
+		lengths[count++] = bytes;
+	}
+	error = rnl_column(&info->shorts, numbers, count);
+	if (!error)
+		error = rnl_column(&info->short_bytes, lengths, count);
+out:
+	kvfree(numbers);
+	kvfree(lengths);
+	return error ? error : pack_section(info, RNL_CHUNKS);
+}
+
+static int pack_blocks(struct rnl_info *info)
+{
+	const struct rnl_disk_block *blocks = info->section[RNL_BLOCKS];
+	u32 i;
+
+	info->hashes = rnl_alloc(sizeof(*info->hashes) * (size_t)info->block_count);
+	if (!info->hashes)
+		return -ENOMEM;
+	for (i = 0; i < info->block_count; i++)
+		memcpy(info->hashes[i], blocks[i].hash, RNL_HASH_BYTES);
+	return pack_section(info, RNL_BLOCKS);
+}
+
 static int load_sections(struct fs_context *fc, struct super_block *sb,
 			 const struct rnl_disk_super *super,
 			 const struct rnl_disk_section **found)
@@ -404,10 +455,13 @@ static int load_sections(struct fs_context *fc, struct super_block *sb,
 	int error = 0;
 	u32 kind;
 
-	for (kind = RNL_INODES; kind < RNL_KINDS && !error; kind++)
-		if (found[kind] && kind != RNL_CHUNK_HASHES)
-			error = load_section(fc, sb, &decoder, found[kind],
-					     le32_to_cpu(super->features));
+	for (kind = RNL_INODES; kind < RNL_KINDS && !error; kind++) {
+		if (!found[kind] || kind == RNL_CHUNK_HASHES)
+			continue;
+		error = load_section(fc, sb, &decoder, found[kind], le32_to_cpu(super->features));
+		if (!error && record_bytes[kind] && kind != RNL_CHUNKS && kind != RNL_BLOCKS)
+			error = pack_section(info, kind);
+	}
 	rnl_codec_free(&decoder);
 	if (!error && found[RNL_BLOCK_HASHES])
 		error = join_blocks(info, le32_to_cpu(super->block_count));
@@ -415,12 +469,16 @@ static int load_sections(struct fs_context *fc, struct super_block *sb,
 		return error;
 	set_tables(info, super);
 	error = load_dictionaries(fc, info);
+	if (!error)
+		error = pack_blocks(info);
+	if (!error)
+		error = rnl_check_data(fc, info, le64_to_cpu(super->metadata_offset));
+	if (!error)
+		error = pack_chunks(info);
 	if (error)
 		return error;
 	error = rnl_check_tree(fc, info);
-	if (error)
-		return error;
-	return rnl_check_data(fc, info, le64_to_cpu(super->metadata_offset));
+	return error ? error : rnl_check_files(fc, info);
 }
 
 /* Reads and checks everything but the blocks; what was allocated is freed by rnl_unload(). */
@@ -454,8 +512,11 @@ void rnl_unload(struct rnl_info *info)
 	for (i = 0; i < info->dictionary_count; i++)
 		rnl_dictionary_free(info->dictionaries[i]);
 	kfree(info->dictionaries);
-	kvfree(info->introduced);
-	kvfree(info->by_position);
+	kvfree(info->introduced.data);
+	kvfree(info->shorts.data);
+	kvfree(info->short_bytes.data);
+	kvfree(info->by_position.data);
+	kvfree(info->hashes);
 	for (i = 0; i < RNL_KINDS; i++)
 		kvfree(info->section[i]);
 }

@@ -57,7 +57,7 @@ static void add_up_chunks(__le64 *chunks, u32 count)
 /* Makes @count records of @width bytes of their columns; NULL without memory. */
 void *rnl_records(u32 kind, u8 filter, const u8 *columns, u32 width, u32 count)
 {
-	u8 *records = kvmalloc(max_t(size_t, (size_t)width * count, 1), GFP_KERNEL);
+	u8 *records = rnl_alloc((size_t)width * count);
 	u32 i, column;
 
 	if (!records)

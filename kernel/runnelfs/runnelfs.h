@@ -13,6 +13,7 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
+#include "columns.h"
 #include "compat.h"
 #include "format.h"
 
@@ -86,7 +87,7 @@ struct rnl_info {
 	u32 block_bytes;
 	u32 hot_blocks;
 
-	/* Decoded sections by kind; those that are no records are byte pools. */
+	/* Decoded sections by kind, those of records as columns; and their sizes before. */
 	void *section[RNL_KINDS];
 	u32 section_bytes[RNL_KINDS];
 	u32 inode_count;
@@ -96,22 +97,22 @@ struct rnl_info {
 	u32 extent_count;
 	u32 chunk_count;
 	u32 block_count;
-	const struct rnl_disk_inode *inodes;
-	const struct rnl_disk_entry *entries;
 	const u8 *names;
 	const u8 *targets;
-	const __le32 *sets;
-	const struct rnl_disk_xattr *xattrs;
 	const u8 *xattr_bytes;
-	const struct rnl_disk_extent *extents;
-	const __le64 *chunks;
-	const struct rnl_disk_block *blocks;
+	/* Hashes of blocks. */
+	u8 (*hashes)[RNL_HASH_BYTES];
+	struct rnl_column columns[RNL_COLUMN_COUNT];
+	/* Chunks that are not as long as a full one, ascending, and their lengths. */
+	struct rnl_column shorts;
+	struct rnl_column short_bytes;
+	u32 short_count;
 
-	/* Number of chunks that extents before extent 64 * i refer to. */
-	u32 *introduced;
-	u32 introduced_count;
-	/* Chunks by position; NULL if that is the order of their numbers. */
-	u32 *by_position;
+	/* Number of chunks that the extents before one refer to. */
+	struct rnl_column introduced;
+	/* Chunks by position, if that is not the order of their numbers. */
+	struct rnl_column by_position;
+	bool is_sorted;
 	/* Dictionaries prepared for zstd. */
 	void **dictionaries;
 	u32 dictionary_count;
@@ -130,52 +131,50 @@ static inline struct rnl_info *rnl_info(const struct super_block *sb)
 	return sb->s_fs_info;
 }
 
-static inline const struct rnl_disk_inode *rnl_record(const struct inode *inode)
+static inline u64 rnl_get64(const struct rnl_info *info, u32 column, u32 index)
 {
-	return &rnl_info(inode->i_sb)->inodes[inode->i_ino - 1];
+	return rnl_number(&info->columns[column], index);
 }
 
-static inline u64 rnl_chunk_position(const struct rnl_info *info, u32 chunk)
+static inline u32 rnl_get(const struct rnl_info *info, u32 column, u32 index)
 {
-	return le64_to_cpu(info->chunks[chunk]) & ((1ULL << RNL_CHUNK_LENGTH_SHIFT) - 1);
+	return rnl_number(&info->columns[column], index);
 }
 
-static inline u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
+/* What begins at one number of a growing column ends at the next one, and the last at @end. */
+static inline u32 rnl_end(const struct rnl_info *info, u32 column, u32 index, u32 count, u32 end)
 {
-	return le64_to_cpu(info->chunks[chunk]) >> RNL_CHUNK_LENGTH_SHIFT;
+	return index + 1 < count ? rnl_get(info, column, index + 1) : end;
 }
 
-/* Entries and extents of an inode end where those of the next one start. */
 static inline u32 rnl_entries_end(const struct rnl_info *info, u32 index)
 {
-	return index + 1 < info->inode_count ? le32_to_cpu(info->inodes[index + 1].entry_first) :
-					       info->entry_count;
+	return rnl_end(info, RNL_INODE_ENTRY_FIRST, index, info->inode_count, info->entry_count);
 }
 
 static inline u32 rnl_extents_end(const struct rnl_info *info, u32 index)
 {
-	return index + 1 < info->inode_count ? le32_to_cpu(info->inodes[index + 1].extent_first) :
-					       info->extent_count;
+	return rnl_end(info, RNL_INODE_EXTENT_FIRST, index, info->inode_count, info->extent_count);
 }
 
 /* Where the name of an entry ends. */
 static inline u32 rnl_name_end(const struct rnl_info *info, u32 entry)
 {
-	return entry + 1 < info->entry_count ? le32_to_cpu(info->entries[entry + 1].name) :
-					       info->section_bytes[RNL_NAMES];
+	return rnl_end(info, RNL_ENTRY_NAME, entry, info->entry_count,
+		       info->section_bytes[RNL_NAMES]);
 }
 
 /* Where the value of an extended attribute ends. */
 static inline u32 rnl_value_end(const struct rnl_info *info, u32 xattr)
 {
-	return xattr + 1 < info->xattr_count ? le32_to_cpu(info->xattrs[xattr + 1].name) :
-					       info->section_bytes[RNL_XATTR_BYTES];
+	return rnl_end(info, RNL_XATTR_NAME, xattr, info->xattr_count,
+		       info->section_bytes[RNL_XATTR_BYTES]);
 }
 
 /* Where a set of extended attributes ends. */
 static inline u32 rnl_set_end(const struct rnl_info *info, u32 set)
 {
-	return set + 1 < info->set_count ? le32_to_cpu(info->sets[set + 1]) : info->xattr_count;
+	return rnl_end(info, RNL_SET_FIRST, set, info->set_count, info->xattr_count);
 }
 
 /* hash.c, simd.c */
@@ -209,14 +208,17 @@ void *rnl_records(u32 kind, u8 filter, const u8 *columns, u32 width, u32 count);
 int rnl_bad(struct fs_context *fc, const char *what, u32 index);
 int rnl_check_tree(struct fs_context *fc, struct rnl_info *info);
 int rnl_check_data(struct fs_context *fc, struct rnl_info *info, u64 blocks_end);
+int rnl_check_files(struct fs_context *fc, struct rnl_info *info);
 
 /* map.c */
+u32 rnl_next_short(const struct rnl_info *info, u32 chunk, u32 *bytes);
+u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk);
 u32 rnl_block_at(const struct rnl_info *info, u64 position);
 bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32 *chunk,
 	     u32 *run_end);
 u32 rnl_chunks_before(const struct rnl_info *info, u64 position);
 u32 rnl_chunk_at_rank(const struct rnl_info *info, u32 rank);
-bool rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk);
+void rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk);
 
 /* block.c */
 struct rnl_block *rnl_block_get(struct super_block *sb, u32 index);

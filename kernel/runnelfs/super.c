@@ -55,7 +55,7 @@ static int parse_param(struct fs_context *fc, struct fs_parameter *param)
 	return 0;
 }
 
-/* Decode beside those who read, at most so many at once; a page that is locked may wait for them. */
+/* Decode beside those who read, so many at once; a page that is locked may wait for them. */
 #define WORKERS_MAX 16
 struct workqueue_struct *rnl_workers;
 

@@ -15,11 +15,11 @@
 static bool set_of(const struct inode *inode, u32 *first, u32 *end)
 {
 	const struct rnl_info *info = rnl_info(inode->i_sb);
-	u32 set = le32_to_cpu(rnl_record(inode)->xattr_set);
+	u32 set = rnl_get(info, RNL_INODE_XATTR_SET, inode->i_ino - 1);
 
 	if (!set)
 		return false;
-	*first = le32_to_cpu(info->sets[set - 1]);
+	*first = rnl_get(info, RNL_SET_FIRST, set - 1);
 	*end = rnl_set_end(info, set - 1);
 	return true;
 }
@@ -34,7 +34,7 @@ static int find(const struct inode *inode, const char *prefix, const char *name,
 	if (!set_of(inode, &i, &end))
 		return -ENODATA;
 	for (; i < end; i++) {
-		u32 at = le32_to_cpu(info->xattrs[i].name), to = le32_to_cpu(info->xattrs[i].value);
+		u32 at = rnl_get(info, RNL_XATTR_NAME, i), to = rnl_get(info, RNL_XATTR_VALUE, i);
 
 		if (to - at == before + bytes && !memcmp(info->xattr_bytes + at, prefix, before) &&
 		    !memcmp(info->xattr_bytes + at + before, name, bytes)) {
@@ -121,8 +121,8 @@ ssize_t rnl_listxattr(struct dentry *dentry, char *buffer, size_t size)
 	if (!set_of(d_inode(dentry), &i, &end))
 		return 0;
 	for (; i < end; i++) {
-		u32 at = le32_to_cpu(info->xattrs[i].name);
-		u32 bytes = le32_to_cpu(info->xattrs[i].value) - at;
+		u32 at = rnl_get(info, RNL_XATTR_NAME, i);
+		u32 bytes = rnl_get(info, RNL_XATTR_VALUE, i) - at;
 		const u8 *name = info->xattr_bytes + at;
 
 		if (!is_listed(dentry, name, bytes))

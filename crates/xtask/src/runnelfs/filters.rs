@@ -2,7 +2,6 @@
 //! the crate undoes, of machine code and of anything else.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::ensure;
 use codec::Filter;
@@ -63,10 +62,7 @@ fn chunk(kind: usize, bytes: usize, code: &[u8], random: &mut SplitMix64) -> Vec
 #[test]
 fn filters_undo_what_the_crate_undoes() -> anyhow::Result<()> {
     let program = Program::new("filters", PROGRAM)?;
-    let mut link = program.compiler();
-    // Nothing is said about what is never freed.
-    link.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o"]);
-    program.run(link.arg(program.path("program")).arg(program.path("program.c")))?;
+    program.compile_checked()?;
 
     // Half of a program of ours is machine code of this processor.
     let code = fs::read(std::env::current_exe()?)?;
@@ -93,9 +89,7 @@ fn filters_undo_what_the_crate_undoes() -> anyhow::Result<()> {
         }
     }
     fs::write(program.path("data"), &input)?;
-    let mut command = Command::new(program.path("program"));
-    command.env("ASAN_OPTIONS", "detect_leaks=0").stdin(fs::File::open(program.path("data"))?);
-    let output = program.run(&mut command)?;
+    let output = program.run(program.command().stdin(fs::File::open(program.path("data"))?))?;
     let mut rest = &output[..];
     for (number, (filter, bytes, chunk)) in expected.iter().enumerate() {
         ensure!(rest.len() >= *bytes, "chunk {number} is missing");

@@ -10,18 +10,23 @@ use units::{Rng, SplitMix64};
 
 use crate::root;
 
-/// What the module's files take from the kernel, for this test and that of the filters.
+/// What the module's files take from the kernel, for this test and its neighbours.
 const KERNEL: &str = r"
-#pragma once
+#ifndef KERNEL
+#define KERNEL
 #include <assert.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int32_t s32;
+typedef int64_t s64;
 typedef uint16_t __le16;
 typedef uint32_t __le32;
 typedef uint64_t __le64;
@@ -37,17 +42,32 @@ typedef uint64_t __le64;
 #define cond_resched()
 #define le32_to_cpu(x) (x)
 #define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+#define max_t(type, a, b) max((type)(a), (type)(b))
 #define DIV_ROUND_UP(n, d) (((n) + (d) - 1) / (d))
+#define DIV_ROUND_UP_ULL DIV_ROUND_UP
+#define GENMASK_ULL(high, low) (~0ULL >> (63 - (high)) & ~0ULL << (low))
+#define sizeof_field(type, field) sizeof(((type *)0)->field)
+#define PAGE_SIZE 4096
+#define GFP_KERNEL 0
+#define kmalloc(bytes, flags) malloc(bytes)
+#define vmalloc malloc
+static inline int fls64(u64 x) { return x ? 64 - __builtin_clzll(x) : 0; }
 static inline u32 ror32(u32 x, int bits) { return x >> bits | x << (32 - bits); }
 #define get_unaligned(from) ({ __typeof__(*(from) + 0) x_; memcpy(&x_, (from), sizeof(x_)); x_; })
 #define put_unaligned(x, to) ({ __typeof__(*(to)) x_ = (x); memcpy((to), &x_, sizeof(x_)); })
 static inline u32 get_unaligned_be32(const u8 *from) { u32 x; memcpy(&x, from, 4); return __builtin_bswap32(x); }
 static inline u32 get_unaligned_le32(const u8 *from) { u32 x; memcpy(&x, from, 4); return x; }
+static inline u16 get_unaligned_le16(const u8 *from) { u16 x; memcpy(&x, from, 2); return x; }
+static inline u64 get_unaligned_le64(const u8 *from) { u64 x; memcpy(&x, from, 8); return x; }
+static inline void put_unaligned_le64(u64 x, u8 *to) { memcpy(to, &x, 8); }
 static inline void put_unaligned_le32(u32 x, u8 *to) { memcpy(to, &x, 4); }
+#endif
 ";
 
 /// Headers that the module's files include; all are the same.
-const HEADERS: [&str; 6] = ["bitops.h", "build_bug.h", "kernel.h", "sched.h", "string.h", "types.h"];
+const HEADERS: [&str; 9] =
+    ["bitops.h", "build_bug.h", "kernel.h", "mm.h", "sched.h", "slab.h", "string.h", "types.h", "vmalloc.h"];
 
 /// A program of files of the module, in a folder of its own.
 pub(super) struct Program {
@@ -77,6 +97,20 @@ impl Program {
         compiler.args(["-O2", "-Wall", "-Werror", "-Wno-override-init"]);
         compiler.arg("-I").arg(&self.folder).arg("-I").arg(&self.module);
         compiler
+    }
+
+    /// Compiles the program so that it checks its own accesses.
+    pub(super) fn compile_checked(&self) -> anyhow::Result<()> {
+        let mut link = self.compiler();
+        link.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o"]);
+        self.run(link.arg(self.path("program")).arg(self.path("program.c"))).map(drop)
+    }
+
+    /// The compiled program. Nothing is said about what is never freed.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(self.path("program"));
+        command.env("ASAN_OPTIONS", "detect_leaks=0");
+        command
     }
 
     /// What a command prints.

@@ -9,6 +9,8 @@
 mod applications;
 #[cfg(feature = "guests")]
 mod boot;
+#[cfg(test)]
+mod columns;
 #[cfg(feature = "guests")]
 mod cross;
 mod faults;
