@@ -2,14 +2,15 @@
 /*
  * Hot blocks ahead of their readers: those of one program stand behind one another in the order in
  * which a start of it wants them. Who reads one of them has the next ones read and decoded while it
- * runs on, so that neither the device nor a second processor is idle meanwhile.
+ * runs on, so that neither the device nor a second processor is idle meanwhile. How many, grows
+ * while readers follow: behind the blocks of one program are those of others.
  */
 #include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 
 #include "runnelfs.h"
 
-/* Decoded bytes that are read ahead of a block, in whole blocks. */
+/* Decoded bytes that are read ahead of a block, in whole blocks, at most. */
 #define AHEAD_BYTES (4U << 20)
 
 /* Whether a block was given to the page cache, by the page of its first chunk. */
@@ -67,20 +68,30 @@ static void read_ahead(struct work_struct *work)
 	memalloc_nofs_restore(flags);
 }
 
-/* Somebody reads the hot block @index: the next ones are read, too. */
+/*
+ * Somebody reads the hot block @index. If it is the one behind those that were read ahead, their
+ * readers follow: twice as many are read now. If it lies elsewhere, nobody knows what is next.
+ */
 void rnl_ahead(struct super_block *sb, u32 index)
 {
 	struct rnl_info *info = rnl_info(sb);
 	struct rnl_ahead *ahead = &info->ahead;
-	u32 end = min(index + 1 + max(AHEAD_BYTES / info->block_bytes, 1U), info->hot_blocks);
+	u32 count_max = max(AHEAD_BYTES / info->block_bytes, 1U);
 
 	spin_lock(&ahead->lock);
-	if (ahead->next <= index || ahead->next > end)
+	if (index < ahead->first || index >= ahead->end) {
+		if (index == ahead->end) {
+			ahead->count = clamp(2 * ahead->count, 1U, count_max);
+		} else {
+			ahead->count = 0;
+			ahead->first = index;
+		}
 		ahead->next = index + 1;
-	ahead->end = end;
+		ahead->end = min(index + 1 + ahead->count, info->hot_blocks);
+		if (ahead->next < ahead->end)
+			queue_work(rnl_workers, &ahead->work);
+	}
 	spin_unlock(&ahead->lock);
-	if (index + 1 < end)
-		queue_work(rnl_workers, &ahead->work);
 }
 
 void rnl_ahead_init(struct rnl_ahead *ahead)

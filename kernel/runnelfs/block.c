@@ -15,12 +15,13 @@
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
 #include <linux/sched/mm.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 
 #include "runnelfs.h"
 
 /* Blocks that are kept: bytes, and how many, as the list is searched from its start. */
-#define KEPT_BYTES_MAX (512U << 10)
+#define KEPT_BYTES_MAX SZ_1M
 #define KEPT_COUNT_MAX 64U
 /* Of large blocks so many are kept beyond that. */
 #define KEPT_COUNT_MIN 2U

@@ -21,6 +21,9 @@
 /* Pages of a read that are sorted by block at once: read-ahead is mostly 32. */
 #define BATCH 64
 
+/* How far a block is given to a file whose chunks another file owns, in pages. */
+#define FOLLOWING 256
+
 /* Of all memory that must be free, so that a block goes to files that are not in memory. */
 #define FREE_SHARE 16
 
@@ -167,13 +170,38 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 	iput(inode);
 }
 
-/* The block of the first chunk of a page; the number of blocks if there is a hole. */
-static u32 first_block(struct inode *inode, struct folio *folio)
+/*
+ * Gives a block to the pages behind @index of a file that has chunks there which another file owns:
+ * rnl_spread() does not reach them.
+ */
+static void fill_following(struct inode *inode, pgoff_t index, struct rnl_block *block)
+{
+	struct rnl_info *info = rnl_info(inode->i_sb);
+	pgoff_t pages = (i_size_read(inode) + PAGE_SIZE - 1) >> PAGE_SHIFT;
+	pgoff_t end = min(index + FOLLOWING, pages);
+	u32 chunk, owner, unused;
+
+	for (; index < end; index++) {
+		if (!rnl_map(info, inode->i_ino, ((u64)index << PAGE_SHIFT) >> info->chunk_shift,
+			     &chunk, &unused))
+			continue;
+		rnl_chunk_owner(info, chunk, &owner, &unused);
+		if (owner == inode->i_ino)
+			break;
+		if (lies_in(block, rnl_get64(info, RNL_CHUNK_POSITION, chunk)))
+			fill_unasked(inode, index, block);
+	}
+}
+
+/* The block of the first chunk of a page; the number of blocks if there is none. */
+static u32 block_of(struct inode *inode, pgoff_t index)
 {
 	struct rnl_info *info = rnl_info(inode->i_sb);
 	u32 chunk, unused;
 
-	if (!rnl_map(info, inode->i_ino, folio_pos(folio) >> info->chunk_shift, &chunk, &unused))
+	if (index >= DIV_ROUND_UP_ULL(i_size_read(inode), PAGE_SIZE) ||
+	    !rnl_map(info, inode->i_ino, ((u64)index << PAGE_SHIFT) >> info->chunk_shift, &chunk,
+		     &unused))
 		return info->block_count;
 	return rnl_block_at(info, rnl_get64(info, RNL_CHUNK_POSITION, chunk));
 }
@@ -216,9 +244,9 @@ static unsigned int hand_over(struct inode *inode, struct folio **folios, unsign
 	if (!handed)
 		return count;
 	handed->count = 0;
-	first = first_block(inode, folios[0]);
+	first = block_of(inode, folios[0]->index);
 	for (i = 0; i < count; i++) {
-		if (first_block(inode, folios[i]) == first)
+		if (block_of(inode, folios[i]->index) == first)
 			folios[kept++] = folios[i];
 		else
 			handed->folios[handed->count++] = folios[i];
@@ -241,11 +269,13 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 	struct rnl_block *block = NULL;
 	unsigned int i, j, flags = memalloc_nofs_save();
 	int error, first = 0;
+	pgoff_t index;
 
 	count = hand_over(inode, folios, count);
 	for (i = 0; i < count; i++) {
 		if (!folios[i])
 			continue;
+		index = folios[i]->index;
 		error = fill(inode, folios[i], &block, false);
 		finish(folios[i], error);
 		first = first ?: error;
@@ -260,11 +290,40 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 		if (block->index < rnl_info(inode->i_sb)->hot_blocks)
 			rnl_ahead(inode->i_sb, block->index);
 		rnl_spread(inode->i_sb, inode, block);
+		fill_following(inode, index, block);
 		rnl_block_put(inode->i_sb, block);
 		block = NULL;
 	}
 	memalloc_nofs_restore(flags);
 	return first;
+}
+
+/*
+ * Leaves pages in cold blocks to whoever wants them, if others of a run or beside it are in hot
+ * ones: a program that starts wants what is hot, and what lies between would be read in vain.
+ */
+static unsigned int drop_cold(struct inode *inode, struct folio **folios, unsigned int count)
+{
+	u32 hot = rnl_info(inode->i_sb)->hot_blocks;
+	bool is_hot[BATCH], is_any = false;
+	unsigned int i, kept = 0;
+
+	if (!hot || !count)
+		return count;
+	for (i = 0; i < count; i++) {
+		is_hot[i] = block_of(inode, folios[i]->index) < hot;
+		is_any |= is_hot[i];
+	}
+	if (!is_any && block_of(inode, folios[0]->index - 1) >= hot &&
+	    block_of(inode, folio_next_index(folios[count - 1])) >= hot)
+		return count;
+	for (i = 0; i < count; i++) {
+		if (is_hot[i])
+			folios[kept++] = folios[i];
+		else
+			folio_unlock(folios[i]);
+	}
+	return kept;
 }
 
 static int read_folio(struct file *file, struct folio *folio)
@@ -274,8 +333,9 @@ static int read_folio(struct file *file, struct folio *folio)
 
 static void readahead(struct readahead_control *rac)
 {
+	struct inode *inode = rac->mapping->host;
 	struct folio *folios[BATCH];
-	unsigned int count;
+	unsigned int count, wanted;
 
 	do {
 		for (count = 0; count < BATCH; count++) {
@@ -283,8 +343,9 @@ static void readahead(struct readahead_control *rac)
 			if (!folios[count])
 				break;
 		}
-		if (count)
-			fill_all(rac->mapping->host, folios, count);
+		wanted = drop_cold(inode, folios, count);
+		if (wanted)
+			fill_all(inode, folios, wanted);
 	} while (count == BATCH);
 }
 

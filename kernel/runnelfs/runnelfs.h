@@ -65,11 +65,14 @@ struct rnl_cache {
 
 /* Hot blocks that are read before anyone asks for them. */
 struct rnl_ahead {
-	/* Guards next and end. */
+	/* Guards all but work. */
 	spinlock_t lock;
-	/* The next block, and where to stop. */
-	u32 next;
+	/* Where readers began to read one block after the other, and where to stop. */
+	u32 first;
 	u32 end;
+	/* The next block to read, and how many are read ahead at once. */
+	u32 next;
+	u32 count;
 	struct work_struct work;
 };
 
