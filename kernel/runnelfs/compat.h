@@ -12,9 +12,17 @@
 #define RNL_SINCE(major, minor) (KERNEL_VERSION(major, minor, 0) <= LINUX_VERSION_CODE)
 
 #if RNL_SINCE(6, 12)
+#include <linux/hex.h>
 #include <linux/unaligned.h>
 #else
 #include <asm/unaligned.h>
+#endif
+
+/* Flags of an inode. */
+#if RNL_SINCE(6, 19)
+#define rnl_state(inode) inode_state_read_once(inode)
+#else
+#define rnl_state(inode) ((inode)->i_state)
 #endif
 
 /* Dictionaries for zstd are exported to modules. */

@@ -112,7 +112,7 @@ struct inode *rnl_iget(struct super_block *sb, u32 ino)
 
 	if (!inode)
 		return ERR_PTR(-ENOMEM);
-	if (!(inode->i_state & I_NEW))
+	if (!(rnl_state(inode) & I_NEW))
 		return inode;
 	error = fill_inode(inode);
 	if (error) {

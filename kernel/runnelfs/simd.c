@@ -17,8 +17,14 @@
 #include <asm/neon.h>
 #include <asm/simd.h>
 #define HAS_NEON
+#if RNL_SINCE(6, 12)
+#include <asm/fpu.h>
+#define vectors_begin kernel_fpu_begin
+#define vectors_end kernel_fpu_end
+#else
 #define vectors_begin kernel_neon_begin
 #define vectors_end kernel_neon_end
+#endif
 #else
 #define may_use_simd() false
 #define vectors_begin()
