@@ -182,7 +182,7 @@ void rnl_block_put(struct super_block *sb, struct rnl_block *block)
 	trim(cache, KEPT_BYTES_MAX, KEPT_COUNT_MIN, &gone);
 	spin_unlock(&cache->lock);
 	free_all(&gone);
-	mod_delayed_work(system_unbound_wq, &cache->idle, IDLE_JIFFIES);
+	mod_delayed_work(rnl_workers, &cache->idle, IDLE_JIFFIES);
 }
 
 static struct rnl_block *find(struct rnl_cache *cache, u32 index)
