@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full] [--quick]
+# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full|--guest] [--quick]
+# With --guest instead of it the first program of the guests that try the kernel module (xtask).
 # With --full everything: the server, and runnel-bench beside it (the lab runs both in its guest). With --quick it is not
 # optimised across crates: for tests, not for measurements. None of them unwinds: that takes
 # the unwinder that library.sh puts together, and a server of the lab that panics should fail the run.
@@ -13,8 +14,9 @@ features=(--no-default-features); binaries=(runnel); kind=""; profile=release
 for option in "${@:2}"; do
   case "$option" in
     --full) features=(); binaries+=(runnel-bench); kind=-full$kind ;;
+    --guest) binaries=(xtask) ;;
     --quick) kind=$kind-quick; profile=quick ;;
-    *) echo "usage: $0 x86_64|aarch64|armv7 [--full] [--quick]" >&2; exit 2 ;;
+    *) echo "usage: $0 x86_64|aarch64|armv7 [--full|--guest] [--quick]" >&2; exit 2 ;;
   esac
 done
 . scripts/musl.sh "$arch"

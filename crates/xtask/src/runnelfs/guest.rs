@@ -195,7 +195,10 @@ fn hashes(plan: &Plan, image: &Path) -> anyhow::Result<String> {
     let name = plan.modules.last().context("there is no module")?;
     let used = || fs::read_to_string("/sys/module/runnelfs/parameters/hash_lanes");
     let mut ways = vec![used()?.trim().to_string()];
+    let most: u32 = ways[0].parse()?;
+    ensure!(most >= 4, "the processor has vectors, and they are not used");
     for lanes in [4, 1, 8] {
+        let lanes = most.min(lanes);
         delete_module(c"runnelfs", 0).context("cannot unload the module")?;
         let wanted = CString::new(format!("hash_lanes={lanes}"))?;
         finit_module(&File::open(Path::new("/modules").join(name))?, &wanted, 0)?;

@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use kernel::{Initramfs, Machine};
 
 use super::guest::{MANIFEST, MARK, Plan};
-use super::kernels::{self, Guest};
+use super::kernels::{self, Guest, PROCESSORS, Processor};
 use super::manifest::{self, Order};
 use super::measure::Bench;
 use super::rivals::Tools;
@@ -21,7 +21,7 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Most reports of the kernel about itself end the guest. A processor counts as stuck after two
 /// minutes, since a busy host may not run the emulator for some of the usual twenty seconds.
-const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic panic_on_warn=1 \
+const COMMAND_LINE: &str = "loglevel=5 mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 oops=panic panic_on_warn=1 \
     softlockup_panic=1 watchdog_thresh=60 hung_task_panic=1";
 
 /// What is in the console when the kernel reports a fault of its own, also one that it lives on
@@ -125,14 +125,15 @@ enum Part {
     Measure,
 }
 
-/// `[--headers=FOLDER | --sanitize] [--mutants=N] [--seed=N] [--binary=FILE]
+/// `[--headers=FOLDER | --sanitize | --processor=NAME] [--mutants=N] [--seed=N] [--binary=FILE]
 /// [--part=mounts|boot|measure]`, and for measurements `[--only=reading,hot,starts,memory,boot]
 /// [--blocks=SIZE,…] [--codecs=zstd,lz4] [--runs=N]`.
 struct Options {
     parts: Vec<Part>,
     headers: Option<PathBuf>,
-    /// The kernel is one that finds faults.
+    /// A kernel is built that finds faults.
     sanitizes: bool,
+    processor: &'static Processor,
     mutants: u64,
     seed: u64,
     runnel: Option<PathBuf>,
@@ -145,6 +146,7 @@ impl Options {
             parts: vec![Part::Mounts, Part::Boot],
             headers: None,
             sanitizes: false,
+            processor: &PROCESSORS[0],
             mutants: MUTANTS,
             seed: 0,
             runnel: None,
@@ -153,6 +155,10 @@ impl Options {
         for argument in arguments {
             match argument.split_once('=') {
                 Some(("--headers", folder)) => options.headers = Some(PathBuf::from(folder)),
+                Some(("--processor", name)) => {
+                    let found = PROCESSORS.iter().find(|processor| processor.name == name);
+                    options.processor = found.with_context(|| format!("there are no guests for {name}"))?;
+                }
                 Some(("--mutants", count)) => options.mutants = count.parse()?,
                 Some(("--seed", number)) => options.seed = number.parse()?,
                 Some(("--binary", file)) => options.runnel = Some(fs::canonicalize(file)?),
@@ -162,15 +168,16 @@ impl Options {
                 Some((option, value)) if options.choice.take(option, value)? => {}
                 None if argument == "--sanitize" => options.sanitizes = true,
                 _ => bail!(
-                    "usage: ./x test --runnelfs [--headers=FOLDER | --sanitize] [--mutants=N] [--seed=N] \
+                    "usage: ./x test --runnelfs [--headers=FOLDER | --sanitize | --processor=NAME] [--mutants=N] [--seed=N] \
                      [--binary=FILE] [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] \
                      [--codecs=zstd,lz4] [--runs=N]"
                 ),
             }
         }
-        if options.sanitizes {
+        if options.sanitizes || !options.processor.is_host() {
             options.parts = vec![Part::Mounts];
         }
+        ensure!(!options.sanitizes || options.processor.is_host(), "--sanitize is for the host's processor");
         Ok(options)
     }
 }
@@ -183,10 +190,10 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let guest = if options.sanitizes {
         kernels::sanitizing(&work)?
     } else {
-        kernels::debian(options.headers.as_deref(), &work)?
+        kernels::debian(options.processor, options.headers.as_deref(), &work)?
     };
     let (kernel, release) = (&guest.folder, &guest.release);
-    step("runnelfs: programs", || build_programs(options.runnel.is_none()))?;
+    step("runnelfs: programs", || build_programs(&options))?;
     let runnel = options.runnel.clone().unwrap_or_else(|| root().join("target/debug/runnel"));
     if options.parts.contains(&Part::Mounts) {
         step("runnelfs: images", || pack_all(&runnel, &work))?;
@@ -208,9 +215,13 @@ pub(super) fn guest_program() -> PathBuf {
     root().join("target").join(GUEST_TARGET).join("quick/xtask")
 }
 
-fn build_programs(with_runnel: bool) -> anyhow::Result<()> {
-    if with_runnel {
+fn build_programs(options: &Options) -> anyhow::Result<()> {
+    if options.runnel.is_none() {
         watch::run(&mut cargo_command(&["build", "--package", "runnel", "--quiet"]))?;
+    }
+    // That for another processor is there.
+    if !options.processor.is_host() {
+        return Ok(());
     }
     let mut build = cargo_command(&["build", "--package", "xtask", "--quiet", "--profile", "quick"]);
     build.args(["--target", GUEST_TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static");
@@ -329,7 +340,7 @@ fn start(options: &Options, refused: Refused, work: &Path, guest: &Guest) -> any
     let machine = Machine {
         kernel: guest.kernel.clone(),
         initramfs: archive,
-        command_line: COMMAND_LINE.to_string(),
+        command_line: format!("console={} {COMMAND_LINE}", options.processor.console),
         disks: vec![disk(work)?],
         memory_mib: if options.sanitizes { MEMORY_MIB_SANITIZED } else { MEMORY_MIB },
         processors: 2,

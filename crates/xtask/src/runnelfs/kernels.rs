@@ -1,7 +1,8 @@
-//! Kernels that guests run, with the module for them: Debian's, and one that is built from its
-//! source and finds faults while they happen. It is kept in the user's caches.
+//! Kernels that guests run, with the module for them: Debian's, and ones that are built from its
+//! source. Those are kept in the user's caches.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -12,18 +13,78 @@ use super::host::guest_program;
 use super::{cross, style};
 use crate::{root, step, watch};
 
+/// A processor that guests have, and Debian's kernel for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Processor {
+    /// As the user calls it.
+    pub name: &'static str,
+    /// As Debian calls it, and its kernel.
+    architecture: &'static str,
+    flavour: &'static str,
+    /// As the kernel calls it, and the prefix of its tools.
+    arch: &'static str,
+    tools: &'static str,
+    /// The first serial port.
+    pub console: &'static str,
+}
+
+/// That of the host comes first.
+pub(super) const PROCESSORS: [Processor; 2] = [
+    Processor { name: "x86_64", architecture: "amd64", flavour: "amd64", arch: "x86", tools: "", console: "ttyS0" },
+    Processor {
+        name: "aarch64",
+        architecture: "arm64",
+        flavour: "arm64",
+        arch: "arm64",
+        tools: "aarch64-linux-gnu-",
+        console: "ttyAMA0",
+    },
+];
+
+impl Processor {
+    pub fn is_host(&self) -> bool {
+        *self == PROCESSORS[0]
+    }
+}
+
 /// Where the headers of kernels lie that modules are built against.
 const HEADERS: &str = "/usr/src";
 
 /// What the guest needs to see its disk, with what these depend on.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
 
-/// What kernels that are built have.
-const BASE: &str = include_str!("kernels/base.config");
-/// What finds faults.
-const SANITIZE: &str = include_str!("kernels/sanitize.config");
-/// What those for PCs have.
-const X86_64: &str = include_str!("kernels/x86_64.config");
+/// What all kernels that are built have.
+const BASE: &str = concat!(include_str!("kernels/base.config"), include_str!("kernels/x86_64.config"));
+
+/// Where a build puts what is started.
+const IMAGE: &str = "arch/x86/boot/bzImage";
+
+/// What a kernel is built for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// To load the module and to find faults.
+    Sanitize,
+    /// To start a system without it, since the reader is built in.
+    BuiltIn,
+}
+
+impl Kind {
+    /// What a configuration has for it.
+    fn config(self) -> &'static str {
+        match self {
+            Kind::Sanitize => include_str!("kernels/sanitize.config"),
+            Kind::BuiltIn => include_str!("kernels/builtin.config"),
+        }
+    }
+
+    /// The name of its folder.
+    fn folder(self) -> &'static str {
+        match self {
+            Kind::Sanitize => "x86_64-sanitize",
+            Kind::BuiltIn => "x86_64-builtin",
+        }
+    }
+}
 
 /// A kernel that was built.
 pub(super) struct Kernel {
@@ -61,30 +122,55 @@ pub(super) struct Guest {
 }
 
 /// A guest with Debian's kernel.
-pub(super) fn debian(headers: Option<&Path>, work: &Path) -> anyhow::Result<Guest> {
-    let headers = headers.map_or_else(newest_headers, |folder| Ok(folder.to_path_buf()))?;
-    let name = headers.file_name().unwrap_or_default().to_string_lossy();
-    let release = name.strip_prefix("linux-headers-").context("a folder linux-headers-RELEASE is needed")?.to_string();
+pub(super) fn debian(processor: &Processor, headers: Option<&Path>, work: &Path) -> anyhow::Result<Guest> {
+    let mut headers = headers.map_or_else(newest_headers, |folder| Ok(folder.to_path_buf()))?;
+    let name = headers.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let version = name.strip_prefix("linux-headers-").and_then(|name| name.strip_suffix(PROCESSORS[0].flavour));
+    let version = version.context("a folder linux-headers-VERSION-amd64 is needed")?;
+    let release = format!("{version}{}", processor.flavour);
     let folder = work.join(&release);
     fs::create_dir_all(&folder)?;
-    step(&format!("runnelfs: module for {release}"), || build_module(&headers, &folder))?;
-    step("runnelfs: DKMS", || dkms(&headers, &release, &work.join("dkms")))?;
-    step("runnelfs: style", || style::run(&headers, work))?;
-    step("runnelfs: module for other processors", || cross::run(work))?;
-    step("runnelfs: kernel of the guest", || fetch_kernel(&folder, &release))?;
+    let mut program = guest_program();
+    if processor.is_host() {
+        step("runnelfs: DKMS", || dkms(&headers, &release, &work.join("dkms")))?;
+        step("runnelfs: style", || style::run(&headers, work))?;
+        step("runnelfs: module for other processors", || cross::run(work))?;
+    } else {
+        let mut build = Command::new(root().join("scripts/dist.sh"));
+        build.args([processor.name, "--guest", "--quick"]);
+        step("runnelfs: program of the guest", || watch::run(&mut build))?;
+        program = root().join(format!("target/dist/xtask-{}-quick", processor.name));
+    }
+    step("runnelfs: kernel of the guest", || fetch_kernel(processor, &folder, &release))?;
+    if !processor.is_host() {
+        headers = other_headers(&headers, &folder.join("kernel"), &release)?;
+    }
+    step(&format!("runnelfs: module for {release}"), || build_module(&headers, &folder, processor))?;
     let kernel = folder.join("kernel/boot").join(format!("vmlinuz-{release}"));
     let modules = module_files(&folder.join("kernel"), &release, &MODULES)?;
-    Ok(Guest { folder, release, kernel, modules, program: guest_program() })
+    Ok(Guest { folder, release, kernel, modules, program })
 }
 
 /// A guest with a kernel that finds faults.
 pub(super) fn sanitizing(work: &Path) -> anyhow::Result<Guest> {
-    let kernel = build()?;
-    let folder = work.join(kernel.folder.file_name().unwrap_or_default());
+    let kernel = build(Kind::Sanitize)?;
+    let folder = work.join(Kind::Sanitize.folder());
     fs::create_dir_all(&folder)?;
-    step("runnelfs: module", || build_module(&kernel.folder, &folder))?;
+    step("runnelfs: module", || build_module(&kernel.folder, &folder, &PROCESSORS[0]))?;
     let program = guest_program();
     Ok(Guest { folder, release: kernel.release, kernel: kernel.image, modules: Vec::new(), program })
+}
+
+/// The headers for another processor. They lie in `tree`, and their tools, which run on the host,
+/// beside those of the host.
+fn other_headers(host: &Path, tree: &Path, release: &str) -> anyhow::Result<PathBuf> {
+    let headers = tree.join("usr/src").join(format!("linux-headers-{release}"));
+    for tools in ["scripts", "tools"] {
+        let link = headers.join(tools);
+        fs::remove_file(&link)?;
+        symlink(fs::canonicalize(host.join(tools))?, link)?;
+    }
+    Ok(headers)
 }
 
 /// The newest headers for modules that are installed.
@@ -114,11 +200,12 @@ pub(super) fn copy_module(to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build_module(headers: &Path, folder: &Path) -> anyhow::Result<()> {
+fn build_module(headers: &Path, folder: &Path, processor: &Processor) -> anyhow::Result<()> {
     let to = folder.join("module");
     copy_module(&to)?;
     let mut make = Command::new("make");
     make.arg("-s").arg("-C").arg(headers).arg(format!("M={}", to.display()));
+    make.args([format!("ARCH={}", processor.arch), format!("CROSS_COMPILE={}", processor.tools)]);
     watch::run(make.args(["W=1", "modules"]))
 }
 
@@ -144,13 +231,19 @@ fn dkms(headers: &Path, release: &str, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks Debian's kernel of this release.
-fn fetch_kernel(to: &Path, release: &str) -> anyhow::Result<()> {
+/// Unpacks Debian's kernel of this release, and the headers if they are for another processor.
+fn fetch_kernel(processor: &Processor, to: &Path, release: &str) -> anyhow::Result<()> {
     let tree = to.join("kernel");
     if tree.join("boot").join(format!("vmlinuz-{release}")).is_file() {
         return Ok(());
     }
-    watch::run(Command::new("apt-get").args(["download", "-q"]).arg(format!("linux-image-{release}")).current_dir(to))?;
+    let mut download = Command::new("apt-get");
+    download.args(["download", "-q"]).current_dir(to);
+    download.arg(format!("linux-image-{release}:{}", processor.architecture));
+    if !processor.is_host() {
+        download.arg(format!("linux-headers-{release}:{}", processor.architecture));
+    }
+    watch::run(&mut download)?;
     let packages = fs::read_dir(to)?.filter_map(|entry| Some(entry.ok()?.path()));
     for package in packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")) {
         watch::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree))?;
@@ -174,14 +267,17 @@ pub(super) fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyh
     Ok(files)
 }
 
-/// Builds the kernel that finds faults, unless it is there.
-fn build() -> anyhow::Result<Kernel> {
-    let config = [BASE, X86_64, SANITIZE].concat();
+/// Builds a kernel for the host's processor, unless it is there.
+pub(super) fn build(kind: Kind) -> anyhow::Result<Kernel> {
+    let config = [BASE, kind.config()].concat();
     step("runnelfs: source of a kernel", || watch::run(&mut Command::new(root().join("scripts/kernel-source.sh"))))?;
-    let source = source().context("scripts/kernel-source.sh fetched no source")?;
+    let mut source = source().context("scripts/kernel-source.sh fetched no source")?;
     let builds = caches().context("neither XDG_CACHE_HOME nor HOME is set")?.join("runnelfs");
-    let folder = builds.join("x86_64-sanitize");
+    let folder = builds.join(kind.folder());
     fs::create_dir_all(&folder)?;
+    if kind == Kind::BuiltIn {
+        source = with_reader(&source, &builds.join("source"))?;
+    }
     let (stamp, fragment) = (folder.join("stamp"), folder.join("fragment"));
     let make = |goals: &[&str]| {
         let mut make = Command::new("make");
@@ -189,20 +285,36 @@ fn build() -> anyhow::Result<Kernel> {
         make.env("KCONFIG_ALLCONFIG", &fragment).args(goals);
         watch::run(&mut make)
     };
-    if !fs::read_to_string(&stamp).is_ok_and(|text| text == config) {
+    let known = fs::read_to_string(&stamp).is_ok_and(|text| text == config);
+    if !known {
         fs::write(&fragment, &config)?;
         make(&["allnoconfig"])?;
         let finished = fs::read_to_string(folder.join(".config"))?;
         let lacks = |line: &&str| line.starts_with("CONFIG_") && !finished.lines().any(|other| other == *line);
         let unmet: Vec<&str> = config.lines().filter(lacks).collect();
         ensure!(unmet.is_empty(), "the kernel does not take {}", unmet.join(", "));
+    }
+    // The reader may be another one than before.
+    if !known || kind == Kind::BuiltIn {
         let jobs = format!("-j{}", available_parallelism().map_or(1, usize::from));
         step(&format!("runnelfs: kernel in {}", folder.display()), || make(&[&jobs, "all"]))?;
         fs::write(&stamp, &config)?;
     }
     let release = fs::read_to_string(folder.join("include/config/kernel.release"))?.trim().to_string();
-    let image = folder.join("arch/x86/boot/bzImage");
+    let image = folder.join(IMAGE);
     Ok(Kernel { folder, release, image })
+}
+
+/// Links to all of a source, with the reader in it.
+fn with_reader(source: &Path, to: &Path) -> anyhow::Result<PathBuf> {
+    if !to.join("Makefile").exists() {
+        watch::run(Command::new("cp").arg("-as").arg(source).arg(to))?;
+    }
+    let kernel = format!("KERNEL={}", to.display());
+    watch::run(
+        Command::new("make").arg("-s").arg("-C").arg(root().join("kernel/runnelfs")).args(["into-kernel", &kernel]),
+    )?;
+    Ok(to.to_path_buf())
 }
 
 #[cfg(test)]
