@@ -30,7 +30,9 @@ const ROOT_VERSION: &str = "1";
 /// What guests need to see their disk and to mount from it, with what these depend on.
 const MODULES: [&str; 7] = ["virtio_pci", "virtio_blk", "ext4", "overlay", "squashfs", "erofs", "null_blk"];
 
+/// On a busy host the emulator may not run for a while, so nothing gives up before the deadline.
 const COMMAND_LINE: &str = "console=ttyS0 mitigations=off audit=0 apparmor=0 panic=-1 oops=panic panic_on_warn=1 \
+    watchdog_thresh=60 systemd.default_timeout_start_sec=900 \
     rootfstype=runnelfs ro";
 
 const MEMORY_MIB: u32 = 512;
