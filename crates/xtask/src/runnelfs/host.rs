@@ -127,7 +127,7 @@ enum Part {
 
 /// `[--headers=FOLDER | --sanitize | --processor=NAME] [--mutants=N] [--seed=N] [--binary=FILE]
 /// [--part=mounts|boot|measure]`, and for measurements `[--only=reading,hot,starts,memory,boot]
-/// [--blocks=SIZE,…] [--codecs=zstd,lz4] [--runs=N]`.
+/// [--trees=NAME,…] [--sets=NAME,…] [--blocks=SIZE,…] [--codecs=zstd,lz4] [--runs=N]`.
 struct Options {
     parts: Vec<Part>,
     headers: Option<PathBuf>,
@@ -169,8 +169,8 @@ impl Options {
                 None if argument == "--sanitize" => options.sanitizes = true,
                 _ => bail!(
                     "usage: ./x test --runnelfs [--headers=FOLDER | --sanitize | --processor=NAME] [--mutants=N] [--seed=N] \
-                     [--binary=FILE] [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] [--blocks=SIZE,…] \
-                     [--codecs=zstd,lz4] [--runs=N]"
+                     [--binary=FILE] [--part=mounts|boot|measure] [--only=reading,hot,starts,memory,boot] \
+                     [--trees=NAME,…] [--sets=NAME,…] [--blocks=SIZE,…] [--codecs=zstd,lz4] [--runs=N]"
                 ),
             }
         }
@@ -190,7 +190,8 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let guest = if options.sanitizes {
         kernels::sanitizing(&work)?
     } else {
-        kernels::debian(options.processor, options.headers.as_deref(), &work)?
+        let checked = options.parts != [Part::Measure];
+        kernels::debian(options.processor, options.headers.as_deref(), &work, checked)?
     };
     let (kernel, release) = (&guest.folder, &guest.release);
     step("runnelfs: programs", || build_programs(&options))?;

@@ -121,8 +121,13 @@ pub(super) struct Guest {
     pub program: PathBuf,
 }
 
-/// A guest with Debian's kernel.
-pub(super) fn debian(processor: &Processor, headers: Option<&Path>, work: &Path) -> anyhow::Result<Guest> {
+/// A guest with Debian's kernel; the module's source is checked, too, if `checked`.
+pub(super) fn debian(
+    processor: &Processor,
+    headers: Option<&Path>,
+    work: &Path,
+    checked: bool,
+) -> anyhow::Result<Guest> {
     let mut headers = headers.map_or_else(newest_headers, |folder| Ok(folder.to_path_buf()))?;
     let name = headers.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let version = name.strip_prefix("linux-headers-").and_then(|name| name.strip_suffix(PROCESSORS[0].flavour));
@@ -131,11 +136,12 @@ pub(super) fn debian(processor: &Processor, headers: Option<&Path>, work: &Path)
     let folder = work.join(&release);
     fs::create_dir_all(&folder)?;
     let mut program = guest_program();
-    if processor.is_host() {
+    if checked && processor.is_host() {
         step("runnelfs: DKMS", || dkms(&headers, &release, &work.join("dkms")))?;
         step("runnelfs: style", || style::run(&headers, work))?;
         step("runnelfs: module for other processors", || cross::run(work))?;
-    } else {
+    }
+    if !processor.is_host() {
         let mut build = Command::new(root().join("scripts/dist.sh"));
         build.args([processor.name, "--guest", "--quick"]);
         step("runnelfs: program of the guest", || watch::run(&mut build))?;

@@ -15,8 +15,8 @@ use super::host::{add_modules, guest_program};
 use super::kernels::module_files;
 use super::meter::{Measured, Task};
 use super::rivals::{Codec, Image, Maker, Tools, Tree, write_sort_list};
-use super::sets::{self, Set};
-use super::{applications, start};
+use super::sets::{self, Lie, Set};
+use super::{applications, roots, start};
 
 /// What the guest that reads needs.
 const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "squashfs", "erofs", "ext4", "null_blk"];
@@ -29,11 +29,19 @@ const DEADLINE: Duration = Duration::from_secs(6000);
 const COMMAND_LINE: &str =
     "console=ttyS0 quiet mitigations=off audit=0 apparmor=0 selinux=0 panic=-1 systemd.show_status=0";
 
+/// The tree with programs to start.
+pub(super) const APPLICATIONS: &str = "applications";
+
 /// Images that one guest measures.
 const IMAGES_OF_A_GUEST: usize = 6;
 
-/// Shares of the tree that hot sets have, per cent, with the sizes of blocks.
-const HOT: [(u64, &[&str]); 2] = [(12, &["4k", "16k", "64k", "128k", "1m"]), (40, &["64k", "128k"])];
+/// Hot sets: how they lie in files, their shares of the tree in per cent, and the sizes of blocks.
+const HOT: [(Lie, u64, &[&str]); 4] = [
+    (Lie::Short, 12, &["4k", "16k", "64k", "128k", "1m"]),
+    (Lie::Long, 12, &["4k", "16k", "64k", "128k", "1m"]),
+    (Lie::Short, 40, &["64k", "128k"]),
+    (Lie::Long, 40, &["64k", "128k"]),
+];
 
 /// Parts of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,10 @@ pub(super) enum What {
 pub(super) struct Choice {
     what: Vec<What>,
     blocks: Option<Vec<String>>,
+    /// Trees for hot sets and for memory.
+    trees: Vec<String>,
+    /// Hot sets, by their names; all if there are none.
+    sets: Vec<String>,
     pub(super) codecs: Vec<Codec>,
     /// Starts of a system from each image.
     pub(super) runs: usize,
@@ -58,7 +70,8 @@ pub(super) struct Choice {
 impl Default for Choice {
     fn default() -> Choice {
         let what = vec![What::Reading, What::Hot, What::Starts, What::Memory, What::Boot];
-        Choice { what, blocks: None, codecs: vec![Codec::Zstd, Codec::Lz4], runs: 3 }
+        let trees = vec![APPLICATIONS.to_string()];
+        Choice { what, blocks: None, trees, sets: Vec::new(), codecs: vec![Codec::Zstd, Codec::Lz4], runs: 3 }
     }
 }
 
@@ -68,6 +81,8 @@ impl Choice {
         match option {
             "--only" => self.what = value.split(',').map(What::parse).collect::<anyhow::Result<_>>()?,
             "--blocks" => self.blocks = Some(value.split(',').map(str::to_string).collect()),
+            "--sets" => self.sets = value.split(',').map(str::to_string).collect(),
+            "--trees" => self.trees = value.split(',').map(str::to_string).collect(),
             "--codecs" => self.codecs = value.split(',').map(Codec::parse).collect::<anyhow::Result<_>>()?,
             "--runs" => self.runs = value.parse()?,
             _ => return Ok(false),
@@ -109,35 +124,46 @@ pub(super) fn run(bench: &Bench<'_>) -> anyhow::Result<()> {
     if has(What::Reading) || has(What::Boot) {
         start::run(bench, has(What::Reading), has(What::Boot))?;
     }
-    if has(What::Hot) || has(What::Starts) || has(What::Memory) {
-        let folder = bench.work.join("applications");
-        applications::make(&folder)?;
-        let tree = Tree::new(&folder)?;
-        let maker = Maker { tree: &tree, folder: bench.kernel, prefix: "applications", tools: &bench.tools };
+    if has(What::Starts) {
+        of_tree(APPLICATIONS, bench, starts)?;
+    }
+    for name in &bench.choice.trees {
         if has(What::Hot) {
-            hot(bench, &maker, &folder)?;
-        }
-        if has(What::Starts) {
-            starts(bench, &maker, &folder)?;
+            of_tree(name, bench, hot)?;
         }
         if has(What::Memory) {
-            memory(bench, &maker)?;
+            of_tree(name, bench, memory)?;
         }
     }
     Ok(())
 }
 
+type Part = fn(&Bench<'_>, &Maker<'_>, &Path) -> anyhow::Result<()>;
+
+/// Measures a part of a tree, which is made first unless it is a folder.
+fn of_tree(name: &str, bench: &Bench<'_>, part: Part) -> anyhow::Result<()> {
+    let root = roots::find(name, bench.work)?;
+    eprintln!("   tree {name}");
+    let prefix = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let maker = Maker { tree: &Tree::new(&root)?, folder: bench.kernel, prefix: &prefix, tools: &bench.tools };
+    part(bench, &maker, &root)
+}
+
 /// Hot sets, from a flash.
 fn hot(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> {
-    for (percent, blocks) in HOT {
-        let set = sets::chosen(percent, tree)?;
-        eprintln!("   {} has {} pages of {} files", set.name, set.pages(), set.runs.len());
+    for (lie, percent, blocks) in HOT {
+        let set = sets::chosen(percent, lie, tree)?;
+        if !bench.choice.sets.is_empty() && !bench.choice.sets.contains(&set.name) {
+            continue;
+        }
+        let files = sets::order(std::slice::from_ref(&set)).len();
+        eprintln!("   {} has {} pages in {} runs of {files} files", set.name, set.pages(), set.runs.len());
         let list = format!("{}.json", set.name);
         let pages = serde_json::to_vec(&set.runs)?;
         let mut images = Vec::new();
         for codec in &bench.choice.codecs {
             for block in bench.choice.blocks(blocks) {
-                images.extend(rivals_of_set(bench, maker, *codec, &block, &set.name, std::slice::from_ref(&set))?);
+                images.extend(rivals_of_set(maker, *codec, &block, &set.name, std::slice::from_ref(&set))?);
             }
         }
         let task = Task::Hot(list.clone());
@@ -148,19 +174,12 @@ fn hot(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> 
 
 /// Images for what `sets` read: of ours, with these hot; of SquashFS, with these files first and in
 /// its own order; and of EROFS, which has no order.
-fn rivals_of_set(
-    bench: &Bench<'_>,
-    maker: &Maker<'_>,
-    codec: Codec,
-    block: &str,
-    name: &str,
-    sets: &[Set],
-) -> anyhow::Result<Vec<Image>> {
-    let trace = bench.kernel.join(format!("{name}.trace"));
+fn rivals_of_set(maker: &Maker<'_>, codec: Codec, block: &str, name: &str, sets: &[Set]) -> anyhow::Result<Vec<Image>> {
+    let trace = maker.folder.join(format!("{}-{name}.trace", maker.prefix));
     sets::write_trace(sets, &trace)?;
     let same = ["--hot-block-size", block];
     let ours = maker.ours(codec, block, name, &same, Some(&trace))?;
-    let list = bench.kernel.join(format!("{name}.sort"));
+    let list = trace.with_extension("sort");
     write_sort_list(&sets::order(sets), &list)?;
     let mut images = vec![ours, maker.squashfs(codec, block, &format!("sorted {name}"), Some(&list))?];
     images.push(maker.squashfs(codec, block, "", None)?);
@@ -179,14 +198,14 @@ fn starts(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<(
     let mut images = Vec::new();
     for codec in &bench.choice.codecs {
         for block in bench.choice.blocks(&["64k", "128k"]) {
-            images.extend(rivals_of_set(bench, maker, *codec, &block, "started", &sets)?);
+            images.extend(rivals_of_set(maker, *codec, &block, "started", &sets)?);
         }
     }
     bench.measure(&images, &Task::Starts, &[], 1)
 }
 
 /// Memory of mounts, with four processors.
-fn memory(bench: &Bench<'_>, maker: &Maker<'_>) -> anyhow::Result<()> {
+fn memory(bench: &Bench<'_>, maker: &Maker<'_>, _: &Path) -> anyhow::Result<()> {
     for codec in &bench.choice.codecs {
         for block in bench.choice.blocks(&["64k"]) {
             let images = [

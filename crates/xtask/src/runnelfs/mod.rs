@@ -32,6 +32,8 @@ mod probe;
 #[cfg(feature = "guests")]
 mod rivals;
 #[cfg(feature = "guests")]
+mod roots;
+#[cfg(feature = "guests")]
 mod sets;
 #[cfg(feature = "guests")]
 mod start;

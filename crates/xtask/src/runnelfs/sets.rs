@@ -15,6 +15,9 @@ use super::meter::Run;
 /// Seed of the chosen sets.
 const SEED: u64 = 42;
 
+/// Pages of a short run, at most.
+const SHORT_PAGES: u64 = 8;
+
 /// The pages of one program, or of a chosen set.
 #[derive(Debug, Default)]
 pub(super) struct Set {
@@ -31,18 +34,45 @@ impl Set {
     }
 }
 
-/// A set of `percent` of the bytes of a tree: files in a random order, of each a run of pages of a
-/// random length (a quarter of it to all) from a random place, until there are enough. This is how
-/// `runnel-bench pack` chooses, too. The runs are in the order of paths, which is the order in
-/// which SquashFS and EROFS store them: read in another, SquashFS reads a block of small files
-/// again for each of them.
-pub(super) fn chosen(percent: u64, tree: &Path) -> anyhow::Result<Set> {
-    let mut files = files(tree)?;
-    let pages = |bytes: u64| bytes.div_ceil(PAGE_BYTES as u64);
+/// How the pages of a chosen set lie in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lie {
+    /// Files in a random order, of each a run of a random length (a quarter of it to all) from a
+    /// random place, as `runnel-bench pack` chooses.
+    Long,
+    /// Runs of one to [`SHORT_PAGES`] pages, each from a random page of the tree, all pages being
+    /// as likely. What a file lacks behind its start, or what was chosen before, makes a run
+    /// shorter.
+    Short,
+}
+
+/// A set of `percent` of the pages of a tree. The runs are in the order of paths, which is the
+/// order in which SquashFS and EROFS store them: read in another, SquashFS reads a block of small
+/// files again for each of them.
+pub(super) fn chosen(percent: u64, lie: Lie, tree: &Path) -> anyhow::Result<Set> {
+    let files = files(tree)?;
     let total: u64 = files.iter().map(|(_, bytes)| pages(*bytes)).sum();
+    let wanted = total * percent / 100;
+    let mut runs = match lie {
+        Lie::Long => long_runs(files, wanted),
+        Lie::Short => short_runs(&files, wanted),
+    };
+    runs.sort_by(|one, other| (&one.path, one.first).cmp(&(&other.path, other.first)));
+    let name = match lie {
+        Lie::Long => format!("hot-{percent}"),
+        Lie::Short => format!("hot-{percent}-short"),
+    };
+    Ok(Set { name, runs })
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES as u64)
+}
+
+fn long_runs(mut files: Vec<(String, u64)>, wanted: u64) -> Vec<Run> {
     let mut random = SplitMix64(SEED);
     let (mut got, mut runs) = (0, Vec::new());
-    while got < total * percent / 100 && !files.is_empty() {
+    while got < wanted && !files.is_empty() {
         let (path, bytes) = files.swap_remove(random.below(files.len() as u64) as usize);
         let all = pages(bytes);
         let least = all.div_ceil(4);
@@ -51,8 +81,35 @@ pub(super) fn chosen(percent: u64, tree: &Path) -> anyhow::Result<Set> {
         got += count;
         runs.push(Run { path, bytes, first: first as u32, count: count as u32 });
     }
-    runs.sort_by(|one, other| one.path.cmp(&other.path));
-    Ok(Set { name: format!("hot-{percent}"), runs })
+    runs
+}
+
+fn short_runs(files: &[(String, u64)], wanted: u64) -> Vec<Run> {
+    let ends: Vec<u64> = files
+        .iter()
+        .scan(0, |sum, (_, bytes)| {
+            *sum += pages(*bytes);
+            Some(*sum)
+        })
+        .collect();
+    let mut free = vec![true; ends.last().map_or(0, |end| *end as usize)];
+    let mut random = SplitMix64(SEED);
+    let (mut got, mut runs) = (0, Vec::new());
+    while got < wanted {
+        let page = random.below(free.len() as u64);
+        let index = ends.partition_point(|end| *end <= page);
+        let most = (1 + random.below(SHORT_PAGES)).min(ends[index] - page);
+        let (path, bytes) = &files[index];
+        let first = (page - (ends[index] - pages(*bytes))) as u32;
+        let range = page as usize..(page + most) as usize;
+        let count = free[range.clone()].iter().take_while(|free| **free).count();
+        if count > 0 {
+            free[range][..count].fill(false);
+            got += count as u64;
+            runs.push(Run { path: path.clone(), bytes: *bytes, first, count: count as u32 });
+        }
+    }
+    runs
 }
 
 /// The files of a tree that have contents, each once, with their sizes.

@@ -103,7 +103,7 @@ pub fn alike(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn fresh(root: &Path) -> anyhow::Result<()> {
+pub(super) fn fresh(root: &Path) -> anyhow::Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
     }
