@@ -194,14 +194,15 @@ impl Maker<'_> {
 
     /// An image of EROFS; `packed` stores what is equal once, and tails and small files together.
     /// An extent has at most a block when it is decoded, as in the others; only clusters of 4 KiB
-    /// hold what compresses to so much, since else they could not compress at all.
+    /// hold what compresses to so much, since else they could not compress at all. Files keep their
+    /// times: Python compiles a module again whose source has another time than it was compiled of.
     pub(super) fn erofs(&self, codec: Codec, block: &str, packed: bool) -> anyhow::Result<Image> {
         let bytes = bytes_of(block)?;
         let codec_option = match codec {
             Codec::Zstd => format!("-zzstd,level={ZSTD_LEVEL}"),
             Codec::Lz4 => format!("-zlz4hc,level={LZ4_LEVEL}"),
         };
-        let mut arguments = words(&["--quiet", "-T0", &codec_option, &format!("-C{bytes}")]);
+        let mut arguments = words(&["--quiet", "-T0", "--mkfs-time", &codec_option, &format!("-C{bytes}")]);
         if bytes > 4096 {
             arguments.push(format!("--max-extent-bytes={bytes}").into());
         }
