@@ -1,10 +1,14 @@
 //! Which chunks share a block: combines the groups, their heat and the sorter, as far as the
 //! options ask.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use image::Filter;
 
 use crate::Options;
 use crate::group::{Group, Kind};
+use crate::hot::Programs;
 use crate::options::Stages;
 use crate::recompress::{self, Streams};
 use crate::sort::{self, Item};
@@ -29,6 +33,7 @@ pub(crate) fn arrange(
     stages: &Stages,
     sorted: &(dyn Fn(u64) + Sync),
 ) -> Arrangement {
+    let classes = classes(survey, stages);
     let items: Vec<Item> = survey
         .chunks
         .list
@@ -38,7 +43,8 @@ pub(crate) fn arrange(
             group: if stages.recompress && survey.streams.of(number).is_some() {
                 STREAM.0
             } else {
-                group(chunk.group, stages).0
+                let group = group(chunk.group, stages);
+                classes.get(&chunk.programs).filter(|_| group.is_hot()).map_or(group.0, |class| sort::HOT | class)
             },
             file: chunk.file,
             position: chunk.position,
@@ -59,8 +65,32 @@ pub(crate) fn arrange(
     let hot_blocks = hot.len() as u32;
     let streams = if stages.recompress { streams(&survey.streams, &config) } else { Vec::new() };
     let blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).chain(streams).collect();
-    let first = |block: &Vec<u32>| block.first().map_or(Group(0), |&chunk| Group(items[chunk as usize].group));
+    let group_of = |chunk: u32| {
+        let is_class = !classes.is_empty() && Group(items[chunk as usize].group).is_hot();
+        if is_class {
+            group(survey.chunks.list[chunk as usize].group, stages)
+        } else {
+            Group(items[chunk as usize].group)
+        }
+    };
+    let first = |block: &Vec<u32>| block.first().map_or(Group(0), |&chunk| group_of(chunk));
     Arrangement { groups: blocks.iter().map(first).collect(), blocks, hot_blocks }
+}
+
+/// Numbers of the sets of programs that touch the same chunks, what most of them touch first. A
+/// start of one program reads the blocks of its sets, and none of others: so what is hot is divided
+/// by them instead of by its kind. Empty if hot chunks have filters, which divide them already, or
+/// if there are no two programs.
+fn classes(survey: &Survey, stages: &Stages) -> BTreeMap<Programs, u16> {
+    let hot = survey.chunks.list.iter().filter(|chunk| stages.hot && chunk.group.is_hot());
+    let mut sets: Vec<Programs> = hot.map(|chunk| chunk.programs).collect();
+    sets.sort_unstable_by_key(|programs| (Reverse(programs.count_ones()), *programs));
+    sets.dedup();
+    if stages.filter_hot || sets.len() < 2 {
+        return BTreeMap::new();
+    }
+    // More than there are numbers share the last one.
+    (0u32..).zip(sets).map(|(number, programs)| (programs, number.min(u32::from(sort::HOT) - 1) as u16)).collect()
 }
 
 /// The group of all chunks of files that are kept as their text. They are sorted as files, by their
@@ -90,4 +120,44 @@ fn group(mut group: Group, stages: &Stages) -> Group {
         group = group.without_filter();
     }
     if stages.hot { group } else { group.without_heat() }
+}
+
+#[cfg(test)]
+mod tests {
+    use units::{Rng, SplitMix64};
+
+    use super::*;
+    use crate::chunks::{Chunk, Chunks};
+    use crate::sort::Features;
+
+    #[test]
+    fn hot_blocks_are_those_of_one_set_of_programs() {
+        let mut survey =
+            Survey { chunks: Chunks::new(true), features: Features::default(), streams: Streams::default() };
+        // Chunks without a pattern: of two programs, of both, and cold ones.
+        let mut random = SplitMix64(1);
+        for position in 0..2000u32 {
+            let programs = random.below(4);
+            let cold = Group::new(Kind::Text, Filter::None);
+            let group = if programs > 0 { cold.hot() } else { cold };
+            let mut hash = [0; 32];
+            hash[..4].copy_from_slice(&position.to_le_bytes());
+            survey.chunks.add(Chunk { hash, bytes: 4096, file: position / 100, position, group, programs });
+            survey.features.push(&[]);
+        }
+        let options = Options { block_bytes: 64 << 10, stages: Stages::ALL, ..Options::default() };
+        let found = arrange(&survey, &options, &options.stages, &|_| {});
+        let sets = |block: &Vec<u32>| {
+            let programs = block.iter().map(|chunk| survey.chunks.list[*chunk as usize].programs);
+            programs.collect::<std::collections::BTreeSet<_>>()
+        };
+        let (hot, cold) = found.blocks.split_at(found.hot_blocks as usize);
+        assert!(hot.iter().all(|block| !sets(block).contains(&0)) && cold.iter().all(|block| sets(block).len() == 1));
+        // At most the rest of each of the three sets lies with others.
+        assert!(hot.iter().filter(|block| sets(block).len() > 1).count() < 3, "{hot:?}");
+        assert!(hot.len() < 1500 / 16 + 4, "{}", hot.len());
+        // What both start with comes first.
+        assert_eq!(sets(&hot[0]), [3].into());
+        assert!(found.groups[..hot.len()].iter().all(|group| group.is_hot() && group.filter() == Filter::None));
+    }
 }

@@ -11,6 +11,7 @@ use image::{Builder, ImageError};
 use units::{ChunkId, PAGE_BYTES};
 
 use crate::group::Group;
+use crate::hot::Programs;
 use crate::inodes::FileWork;
 
 /// The BLAKE3 hash of each of some chunks, or `None` for a chunk of zeros.
@@ -49,6 +50,8 @@ pub(crate) struct Chunk {
     pub(crate) position: u32,
     /// Hot if any use of it is.
     pub(crate) group: Group,
+    /// The programs that touch any use of it.
+    pub(crate) programs: Programs,
 }
 
 /// All distinct chunks so far.
@@ -79,6 +82,7 @@ impl Chunks {
         } else if chunk.group.is_hot() {
             let known = &mut self.list[number.0 as usize];
             known.group = known.group.hot();
+            known.programs |= chunk.programs;
         }
         (number, number == next)
     }

@@ -8,7 +8,7 @@
 //! The order in which each program of a trace touched its pages travels with the image: a server
 //! pushes by it until it has learned from starts of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use profile::{ActionSet, Hot};
 use units::{InodeId, PAGE_BYTES};
@@ -17,14 +17,18 @@ use crate::inodes::Inodes;
 use crate::tree::Tree;
 use crate::{Notes, PackError};
 
-/// Hot pages by file.
+/// Programs of a trace, a bit for each; those behind the 63rd share the last one.
+pub(crate) type Programs = u64;
+
+/// Hot pages by file, each with the programs that touch it.
 #[derive(Debug, Default)]
-pub(crate) struct HotPages(BTreeMap<u32, BTreeSet<u32>>);
+pub(crate) struct HotPages(BTreeMap<u32, BTreeMap<u32, Programs>>);
 
 impl HotPages {
     /// Finds what `hot` names in the tree.
     pub(crate) fn resolve(
         hot: &Hot,
+        actions: &ActionSet,
         tree: &Tree,
         inodes: &Inodes<'_>,
         notes: &mut Notes,
@@ -42,7 +46,16 @@ impl HotPages {
         let mut found = HotPages::default();
         for file in &hot.files {
             if let Some((index, _)) = find(&file.path).filter(|(_, size)| *size == file.size) {
-                found.0.entry(index).or_default().extend(&file.pages);
+                found.0.entry(index).or_default().extend(file.pages.iter().map(|page| (*page, 0)));
+            }
+        }
+        let numbers = by_inode(inodes);
+        for (program, action) in (0..).zip(actions.iter()) {
+            for page in &action.pages {
+                let file = numbers.get(&page.inode).and_then(|index| found.0.get_mut(index));
+                if let Some(programs) = file.and_then(|pages| pages.get_mut(&page.index)) {
+                    *programs |= 1 << Programs::min(program, u64::from(Programs::BITS) - 1);
+                }
             }
         }
         Ok(found)
@@ -57,10 +70,10 @@ impl HotPages {
         })
     }
 
-    /// Whether chunk `position` of a file is hot.
-    pub(crate) fn contains(&self, file: u32, position: u32, chunk_bytes: usize) -> bool {
+    /// Which programs touch chunk `position` of a file, if it is hot.
+    pub(crate) fn programs(&self, file: u32, position: u32, chunk_bytes: usize) -> Option<Programs> {
         let page = u64::from(position) * chunk_bytes as u64 / PAGE_BYTES as u64;
-        self.0.get(&file).is_some_and(|pages| pages.contains(&(page as u32)))
+        self.0.get(&file)?.get(&(page as u32)).copied()
     }
 }
 

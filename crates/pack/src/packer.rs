@@ -86,8 +86,8 @@ fn write_tree(
         ..BuilderParams::default()
     };
     let mut inodes = number(tree, params)?;
-    let hot = HotPages::resolve(&options.hot, tree, &inodes, notes)?;
     let actions = HotPages::actions(&options.hot, tree, &inodes);
+    let hot = HotPages::resolve(&options.hot, &actions, tree, &inodes, notes)?;
     let Inodes { ref mut builder, ref files, bytes, count, .. } = inodes;
     let failed = |output: &dyn Output, source| PackError::write(output.path(), source);
     output.append(&[0; SUPERBLOCK_BYTES]).map_err(|source| failed(output, source))?;

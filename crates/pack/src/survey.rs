@@ -115,10 +115,12 @@ impl Work<'_> {
         let described: Vec<Option<Described>> = spans.par_chunks(TASK_CHUNKS).flat_map_iter(describe).collect();
         for ((piece, (position, _, bytes)), described) in spans.into_iter().zip(described) {
             let Some(Described { hash, mut group, shingles }) = described else { continue };
-            if self.hot.contains(piece.file, position, chunk_bytes) {
+            let programs = self.hot.programs(piece.file, position, chunk_bytes);
+            if programs.is_some() {
                 group = group.hot();
             }
-            let chunk = Chunk { hash, bytes: bytes as u32, file: piece.file, position, group };
+            let programs = programs.unwrap_or_default();
+            let chunk = Chunk { hash, bytes: bytes as u32, file: piece.file, position, group, programs };
             let (number, is_new) = self.found.chunks.add(chunk);
             if is_new {
                 self.found.features.push(&shingles);
