@@ -170,6 +170,15 @@ fn check_writable(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a folder of temporaries, or whatever else lies there, unless its owner lives. It may be
+/// gone meanwhile: an owner that ends removes it, too.
+fn remove_left(path: &Path) -> io::Result<()> {
+    if flock(&File::open(path)?, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(());
+    }
+    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
 impl Staging {
     fn open(parent: &Path) -> io::Result<Staging> {
         fs::create_dir_all(parent)?;
@@ -178,13 +187,10 @@ impl Staging {
         let gate = File::open(parent)?;
         flock(&gate, FlockOperation::LockExclusive)?;
         for entry in fs::read_dir(parent)? {
-            let path = entry?.path();
-            let owner_lives = match File::open(&path) {
-                Ok(folder) => flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err(),
-                Err(_) => false,
-            };
-            if !owner_lives {
-                if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+            if let Err(error) = remove_left(&entry?.path())
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                return Err(error);
             }
         }
         for number in 0..OPEN_STORES_MAX {

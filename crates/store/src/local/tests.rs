@@ -121,6 +121,16 @@ fn opening_removes_what_the_dead_left_and_keeps_what_the_living_write() {
 }
 
 #[test]
+fn a_store_opens_while_others_close() {
+    let root = tempfile::tempdir().unwrap();
+    let open_often = || (0..300).try_for_each(|_| Local::open(root.path()).map(drop));
+    std::thread::scope(|scope| {
+        let openers: Vec<_> = (0..4).map(|_| scope.spawn(open_often)).collect();
+        openers.into_iter().for_each(|opener| opener.join().unwrap().unwrap());
+    });
+}
+
+#[test]
 fn closing_the_store_removes_its_folder_of_temporaries() {
     let root = tempfile::tempdir().unwrap();
     let store = Local::open(root.path()).unwrap();
