@@ -2,7 +2,7 @@
 /*
  * Hot blocks ahead of their readers: those of one program stand behind one another in the order in
  * which a start of it wants them. Who reads one of them has the next ones read and decoded while it
- * runs on, so that neither the device nor a second processor is idle meanwhile. How many, grows
+ * runs on, so that neither the device nor a second processor is idle meanwhile. Their number grows
  * while readers follow: behind the blocks of one program are those of others.
  */
 #include <linux/pagemap.h>

@@ -80,7 +80,7 @@ pub(crate) fn arrange(
 /// Numbers of the sets of programs that touch the same chunks, what most of them touch first. A
 /// start of one program reads the blocks of its sets, and none of others: so what is hot is divided
 /// by them instead of by its kind. Empty if hot chunks have filters, which divide them already, or
-/// if there are no two programs.
+/// if there are no two sets.
 fn classes(survey: &Survey, stages: &Stages) -> BTreeMap<Programs, u16> {
     let hot = survey.chunks.list.iter().filter(|chunk| stages.hot && chunk.group.is_hot());
     let mut sets: Vec<Programs> = hot.map(|chunk| chunk.programs).collect();

@@ -15,7 +15,7 @@ use super::host::{add_modules, guest_program};
 use super::kernels::module_files;
 use super::meter::{Measured, Task};
 use super::rivals::{Codec, Image, Maker, Tools, Tree, write_sort_list};
-use super::sets::{self, Lie, Set};
+use super::sets::{self, Length, Set};
 use super::{applications, roots, start};
 
 /// What the guest that reads needs.
@@ -35,12 +35,12 @@ pub(super) const APPLICATIONS: &str = "applications";
 /// Images that one guest measures.
 const IMAGES_OF_A_GUEST: usize = 6;
 
-/// Hot sets: how they lie in files, their shares of the tree in per cent, and the sizes of blocks.
-const HOT: [(Lie, u64, &[&str]); 4] = [
-    (Lie::Short, 12, &["4k", "16k", "64k", "128k", "1m"]),
-    (Lie::Long, 12, &["4k", "16k", "64k", "128k", "1m"]),
-    (Lie::Short, 40, &["64k", "128k"]),
-    (Lie::Long, 40, &["64k", "128k"]),
+/// Hot sets: the length of runs, the share of the tree in per cent, and the sizes of blocks.
+const HOT: [(Length, u64, &[&str]); 4] = [
+    (Length::Short, 12, &["4k", "16k", "64k", "128k", "1m"]),
+    (Length::Long, 12, &["4k", "16k", "64k", "128k", "1m"]),
+    (Length::Short, 40, &["64k", "128k"]),
+    (Length::Long, 40, &["64k", "128k"]),
 ];
 
 /// Parts of the measurements.
@@ -151,8 +151,8 @@ fn of_tree(name: &str, bench: &Bench<'_>, part: Part) -> anyhow::Result<()> {
 
 /// Hot sets, from a flash.
 fn hot(bench: &Bench<'_>, maker: &Maker<'_>, tree: &Path) -> anyhow::Result<()> {
-    for (lie, percent, blocks) in HOT {
-        let set = sets::chosen(percent, lie, tree)?;
+    for (length, percent, blocks) in HOT {
+        let set = sets::chosen(percent, length, tree)?;
         if !bench.choice.sets.is_empty() && !bench.choice.sets.contains(&set.name) {
             continue;
         }

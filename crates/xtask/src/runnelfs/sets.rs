@@ -34,9 +34,9 @@ impl Set {
     }
 }
 
-/// How the pages of a chosen set lie in files.
+/// How long the runs of pages of a chosen set are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(super) enum Length {
     /// Files in a random order, of each a run of a random length (a quarter of it to all) from a
     /// random place, as `runnel-bench pack` chooses.
     Long,
@@ -49,18 +49,18 @@ pub(super) enum Lie {
 /// A set of `percent` of the pages of a tree. The runs are in the order of paths, which is the
 /// order in which SquashFS and EROFS store them: read in another, SquashFS reads a block of small
 /// files again for each of them.
-pub(super) fn chosen(percent: u64, lie: Lie, tree: &Path) -> anyhow::Result<Set> {
+pub(super) fn chosen(percent: u64, length: Length, tree: &Path) -> anyhow::Result<Set> {
     let files = files(tree)?;
     let total: u64 = files.iter().map(|(_, bytes)| pages(*bytes)).sum();
     let wanted = total * percent / 100;
-    let mut runs = match lie {
-        Lie::Long => long_runs(files, wanted),
-        Lie::Short => short_runs(&files, wanted),
+    let mut runs = match length {
+        Length::Long => long_runs(files, wanted),
+        Length::Short => short_runs(&files, wanted),
     };
     runs.sort_by(|one, other| (&one.path, one.first).cmp(&(&other.path, other.first)));
-    let name = match lie {
-        Lie::Long => format!("hot-{percent}"),
-        Lie::Short => format!("hot-{percent}-short"),
+    let name = match length {
+        Length::Long => format!("hot-{percent}"),
+        Length::Short => format!("hot-{percent}-short"),
     };
     Ok(Set { name, runs })
 }
