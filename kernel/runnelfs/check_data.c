@@ -146,13 +146,13 @@ static int check_places(struct fs_context *fc, const struct rnl_info *info, cons
 static int check_chunks(struct fs_context *fc, struct rnl_info *info, u64 raw_end)
 {
 	const __le64 *chunks = info->section[RNL_CHUNKS];
+	bool is_sorted = true;
 	u32 *order = NULL, i;
 	int error;
 
-	info->is_sorted = true;
 	for (i = 1; i < info->chunk_count; i++)
-		info->is_sorted &= position_of(chunks[i - 1]) <= position_of(chunks[i]);
-	if (!info->is_sorted) {
+		is_sorted &= position_of(chunks[i - 1]) <= position_of(chunks[i]);
+	if (!is_sorted) {
 		order = sort_chunks(chunks, info->chunk_count, raw_end);
 		if (!order)
 			return -ENOMEM;

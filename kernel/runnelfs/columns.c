@@ -14,43 +14,17 @@
 /* rnl_number() may read so many bytes from the one where a number begins. */
 #define PADDING 9
 
-#define FIELD(kind, type, member) { kind, offsetof(type, member), sizeof_field(type, member) }
+#define COLUMN(kind, type, member) { kind, offsetof(type, member), sizeof_field(type, member) }
 
 static const struct {
 	u8 kind;
 	u8 offset;
 	u8 bytes;
 } fields[RNL_COLUMN_COUNT] = {
-	[RNL_INODE_MODE] = FIELD(RNL_INODES, struct rnl_disk_inode, mode),
-	[RNL_INODE_RESERVED] = FIELD(RNL_INODES, struct rnl_disk_inode, reserved),
-	[RNL_INODE_UID] = FIELD(RNL_INODES, struct rnl_disk_inode, uid),
-	[RNL_INODE_GID] = FIELD(RNL_INODES, struct rnl_disk_inode, gid),
-	[RNL_INODE_NLINK] = FIELD(RNL_INODES, struct rnl_disk_inode, nlink),
-	[RNL_INODE_SIZE] = FIELD(RNL_INODES, struct rnl_disk_inode, size),
-	[RNL_INODE_MTIME_SEC] = FIELD(RNL_INODES, struct rnl_disk_inode, mtime_sec),
-	[RNL_INODE_MTIME_NS] = FIELD(RNL_INODES, struct rnl_disk_inode, mtime_ns),
-	[RNL_INODE_XATTR_SET] = FIELD(RNL_INODES, struct rnl_disk_inode, xattr_set),
-	[RNL_INODE_EXTENT_FIRST] = FIELD(RNL_INODES, struct rnl_disk_inode, extent_first),
-	[RNL_INODE_ENTRY_FIRST] = FIELD(RNL_INODES, struct rnl_disk_inode, entry_first),
-	[RNL_INODE_ENTRY] = FIELD(RNL_INODES, struct rnl_disk_inode, entry),
-	[RNL_INODE_PAYLOAD] = FIELD(RNL_INODES, struct rnl_disk_inode, payload),
-	[RNL_ENTRY_NAME] = FIELD(RNL_ENTRIES, struct rnl_disk_entry, name),
-	[RNL_ENTRY_INODE] = FIELD(RNL_ENTRIES, struct rnl_disk_entry, inode),
-	[RNL_SET_FIRST] = { RNL_XATTR_SETS, 0, sizeof(__le32) },
-	[RNL_XATTR_NAME] = FIELD(RNL_XATTRS, struct rnl_disk_xattr, name),
-	[RNL_XATTR_VALUE] = FIELD(RNL_XATTRS, struct rnl_disk_xattr, value),
-	[RNL_EXTENT_FILE_CHUNK] = FIELD(RNL_EXTENTS, struct rnl_disk_extent, file_chunk),
-	[RNL_EXTENT_CHUNK_FIRST] = FIELD(RNL_EXTENTS, struct rnl_disk_extent, chunk_first),
-	[RNL_CHUNK_POSITION] = { RNL_CHUNKS, 0, RNL_CHUNK_LENGTH_SHIFT / 8 },
-	[RNL_BLOCK_FILE_OFFSET] = FIELD(RNL_BLOCKS, struct rnl_disk_block, file_offset),
-	[RNL_BLOCK_RAW_START] = FIELD(RNL_BLOCKS, struct rnl_disk_block, raw_start),
-	[RNL_BLOCK_STORED_BYTES] = FIELD(RNL_BLOCKS, struct rnl_disk_block, stored_bytes),
-	[RNL_BLOCK_RAW_BYTES] = FIELD(RNL_BLOCKS, struct rnl_disk_block, raw_bytes),
-	[RNL_BLOCK_CODEC] = FIELD(RNL_BLOCKS, struct rnl_disk_block, codec),
-	[RNL_BLOCK_FILTER] = FIELD(RNL_BLOCKS, struct rnl_disk_block, filter),
-	[RNL_BLOCK_DICTIONARY] = FIELD(RNL_BLOCKS, struct rnl_disk_block, dictionary),
-	[RNL_BLOCK_RESERVED] = FIELD(RNL_BLOCKS, struct rnl_disk_block, reserved),
-	[RNL_BLOCK_EXPANSION] = FIELD(RNL_BLOCKS, struct rnl_disk_block, expansion_bytes),
+#define FIELD(name, kind, record, member) \
+	[RNL_##name] = COLUMN(RNL_##kind, struct rnl_disk_##record, member)
+#include "fields.h"
+#undef FIELD
 };
 
 /* Memory for kvfree(). Unlike that of kvmalloc() it is what was asked for, in whole pages. */
@@ -61,7 +35,7 @@ void *rnl_alloc(size_t bytes)
 
 /*
  * A number of a record. One of 32 bits gets a sign, so that RNL_HOLE and RNL_NO_ENTRY lie beside
- * the others; its reader drops the upper half.
+ * the others; rnl_number() drops the upper half.
  */
 static s64 number_at(const u8 *field, u32 bytes)
 {
@@ -97,11 +71,26 @@ u64 rnl_number(const struct rnl_column *column, u32 index)
 	u32 shift = bit % 8;
 
 	if (!column->bits)
-		return column->least;
+		return column->least & column->mask;
 	number = get_unaligned_le64(at) >> shift;
 	if (column->bits + shift > 64)
 		number |= (u64)at[8] << (64 - shift);
-	return column->least + (number & GENMASK_ULL(column->bits - 1, 0));
+	number &= GENMASK_ULL(column->bits - 1, 0);
+	return (column->least + number) & column->mask;
+}
+
+/* The first of the records from @low on, below @high, with more than @number. Numbers ascend. */
+u32 rnl_search(const struct rnl_column *column, u32 low, u32 high, u64 number)
+{
+	while (low < high) {
+		u32 middle = low + (high - low) / 2;
+
+		if (rnl_number(column, middle) <= number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
 }
 
 /* Numbers of records: that of the first one, its size, and from one record to the next. */
@@ -126,6 +115,7 @@ static size_t measure(struct rnl_column *column, const struct numbers *numbers)
 		most = max(most, number);
 	}
 	column->least = least;
+	column->mask = GENMASK_ULL(8 * numbers->bytes - 1, 0);
 	column->bits = fls64((u64)most - (u64)least);
 	return DIV_ROUND_UP_ULL((u64)numbers->count * column->bits, 8);
 }

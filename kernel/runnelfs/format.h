@@ -142,6 +142,15 @@ struct rnl_disk_xattr {
 	__le32 value;
 };
 
+struct rnl_disk_xattr_set {
+	__le32 first;
+};
+
+struct rnl_disk_chunk {
+	u8 position[6];
+	__le16 bytes;
+};
+
 struct rnl_disk_extent {
 	__le32 file_chunk;
 	__le32 chunk_first;

@@ -11,20 +11,12 @@
  */
 u32 rnl_next_short(const struct rnl_info *info, u32 chunk, u32 *bytes)
 {
-	u32 low = 0, high = info->short_count;
+	u32 at = chunk ? rnl_search(&info->shorts, 0, info->short_count, chunk - 1) : 0;
 
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-
-		if ((u32)rnl_number(&info->shorts, middle) < chunk)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low == info->short_count)
+	if (at == info->short_count)
 		return U32_MAX;
-	*bytes = rnl_number(&info->short_bytes, low);
-	return rnl_number(&info->shorts, low);
+	*bytes = rnl_number(&info->short_bytes, at);
+	return rnl_number(&info->shorts, at);
 }
 
 u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
@@ -37,23 +29,14 @@ u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
 /* The block in which @position lies; the number of blocks if none reaches that far. */
 u32 rnl_block_at(const struct rnl_info *info, u64 position)
 {
-	u32 low = 0, high = info->block_count;
+	u32 block = rnl_search(&info->columns[RNL_BLOCK_RAW_START], 0, info->block_count, position);
 
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-
-		if (rnl_get64(info, RNL_BLOCK_RAW_START, middle) <= position)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (!low)
+	if (!block--)
 		return info->block_count;
-	low--;
-	if (position - rnl_get64(info, RNL_BLOCK_RAW_START, low) >=
-	    rnl_get(info, RNL_BLOCK_RAW_BYTES, low))
+	if (position - rnl_get64(info, RNL_BLOCK_RAW_START, block) >=
+	    rnl_get(info, RNL_BLOCK_RAW_BYTES, block))
 		return info->block_count;
-	return low;
+	return block;
 }
 
 /**
@@ -69,34 +52,27 @@ u32 rnl_block_at(const struct rnl_info *info, u64 position)
 bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32 *chunk,
 	     u32 *run_end)
 {
-	u32 low = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1), first = low;
-	u32 end = rnl_extents_end(info, ino - 1), high = end;
+	u32 first = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1);
+	u32 end = rnl_extents_end(info, ino - 1);
+	u32 next = rnl_search(&info->columns[RNL_EXTENT_FILE_CHUNK], first, end, file_chunk);
 	u64 size = rnl_get64(info, RNL_INODE_SIZE, ino - 1);
 	u32 chunk_first;
 
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-
-		if (rnl_get(info, RNL_EXTENT_FILE_CHUNK, middle) <= file_chunk)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	*run_end = low < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, low) :
-			       (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
-	if (low == first)
+	*run_end = next < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, next) :
+				(size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
+	if (next == first)
 		return false;
-	chunk_first = rnl_get(info, RNL_EXTENT_CHUNK_FIRST, low - 1);
+	chunk_first = rnl_get(info, RNL_EXTENT_CHUNK_FIRST, next - 1);
 	if (chunk_first == RNL_HOLE)
 		return false;
-	*chunk = chunk_first + (file_chunk - rnl_get(info, RNL_EXTENT_FILE_CHUNK, low - 1));
+	*chunk = chunk_first + (file_chunk - rnl_get(info, RNL_EXTENT_FILE_CHUNK, next - 1));
 	return true;
 }
 
 /* The chunk that is the @rank-th by position. */
 u32 rnl_chunk_at_rank(const struct rnl_info *info, u32 rank)
 {
-	return info->is_sorted ? rank : rnl_number(&info->by_position, rank);
+	return info->by_position.data ? rnl_number(&info->by_position, rank) : rank;
 }
 
 /* How many chunks have a lower position. */
@@ -115,22 +91,6 @@ u32 rnl_chunks_before(const struct rnl_info *info, u64 position)
 	return low;
 }
 
-/* The last inode whose extents start at or before @extent. */
-static u32 file_of_extent(const struct rnl_info *info, u32 extent)
-{
-	u32 low = 0, high = info->inode_count;
-
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-
-		if (rnl_get(info, RNL_INODE_EXTENT_FIRST, middle) <= extent)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /**
  * rnl_chunk_owner() - the file that first refers to a chunk, and where
  * @info: the image
@@ -139,22 +99,14 @@ static u32 file_of_extent(const struct rnl_info *info, u32 extent)
  * @file_chunk: the place in it, in chunks
  *
  * Chunks are numbered in the order of first reference. So the extent that first refers to one is
- * the last before which there were no more chunks.
+ * the last before which there were no more chunks, and its file the last one whose extents start
+ * there or before.
  */
 void rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk)
 {
-	u32 low = 0, high = info->extent_count;
+	u32 extent = rnl_search(&info->introduced, 0, info->extent_count, chunk) - 1;
 
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-
-		if ((u32)rnl_number(&info->introduced, middle) <= chunk)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	low--;
-	*ino = file_of_extent(info, low);
-	*file_chunk = rnl_get(info, RNL_EXTENT_FILE_CHUNK, low) +
-		      (chunk - rnl_get(info, RNL_EXTENT_CHUNK_FIRST, low));
+	*ino = rnl_search(&info->columns[RNL_INODE_EXTENT_FIRST], 0, info->inode_count, extent);
+	*file_chunk = rnl_get(info, RNL_EXTENT_FILE_CHUNK, extent) +
+		      (chunk - rnl_get(info, RNL_EXTENT_CHUNK_FIRST, extent));
 }

@@ -115,7 +115,6 @@ struct rnl_info {
 	struct rnl_column introduced;
 	/* Chunks by position, if that is not the order of their numbers. */
 	struct rnl_column by_position;
-	bool is_sorted;
 	/* Dictionaries prepared for zstd. */
 	void **dictionaries;
 	u32 dictionary_count;
