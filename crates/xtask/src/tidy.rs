@@ -89,6 +89,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("trace", &[]),
     ("wire", &[]),
     ("store", &[]),
+    ("cache", &[]),
     ("volume", &[]),
     ("disk", &["fuse", "host"]),
     ("profile", &["trace"]),
@@ -98,7 +99,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("pack", &["image", "codec", "elf", "host", "profile"]),
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec", "host"]),
     ("connection", &["wire"]),
-    ("client", &["wire", "connection", "image", "codec", "host"]),
+    ("client", &["cache", "wire", "connection", "image", "codec", "host", "predict", "profile"]),
     ("stream", &["wire", "connection", "codec"]),
     ("mount", &["client", "connection", "elf", "erofs", "fuse", "host", "image", "stream"]),
     ("report", &[]),
@@ -127,6 +128,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "cache",
             "client",
             "connection",
             "coverage",

@@ -1,0 +1,181 @@
+//! The bytes of a log. docs/formats/cache.md describes them.
+
+/// Starts a log.
+const MAGIC: [u8; 8] = *b"RNLCACH1";
+/// Starts a record.
+const RECORD_MAGIC: [u8; 4] = *b"RcRd";
+/// Starts the trailer, which ends a log that nobody is writing.
+const TRAILER_MAGIC: [u8; 8] = *b"RNLINDEX";
+
+/// Size of the header of a log.
+pub(crate) const HEADER_BYTES: usize = 64;
+/// Size of the head of a record.
+pub(crate) const HEAD_BYTES: usize = 96;
+/// Size of the trailer.
+pub(crate) const TRAILER_BYTES: usize = 64;
+/// What an entry of the index has before the head of a record: where the record is.
+pub(crate) const ENTRY_BYTES: usize = 8 + HEAD_BYTES;
+
+/// Longest label of a record: 64 pages of 8 bytes, twice as many as a push has.
+pub const LABEL_BYTES_MAX: usize = 512;
+/// Largest payload of a record: metadata of a large image, in parts of this.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+const HASH_BYTES: usize = 32;
+/// Of the hash that a header, a head (with its label) and a trailer have over themselves.
+const CHECK_BYTES: usize = 8;
+
+/// What a record belongs to: an image, or nothing in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(pub [u8; 32]);
+
+/// The name of a record among those of its kind: mostly a hash of what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(pub [u8; 32]);
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Which image a name stands for.
+    Name,
+    /// The start of an image file: what a mount needs.
+    Metadata,
+    /// Chunk hashes, with a proof.
+    Proof,
+    /// A block as it lies in an image.
+    Block,
+    /// Pages of an image, encoded as in a push.
+    Pages,
+    /// What was learned of an image.
+    Actions,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions];
+
+    fn number(self) -> u16 {
+        match self {
+            Kind::Name => 1,
+            Kind::Metadata => 2,
+            Kind::Proof => 3,
+            Kind::Block => 4,
+            Kind::Pages => 5,
+            Kind::Actions => 6,
+        }
+    }
+
+    fn of(number: u16) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+/// The head of a record, without its label and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub kind: Kind,
+    pub label_bytes: u16,
+    pub payload_bytes: u32,
+    /// Of two records of one name the one with the larger number counts.
+    pub written: u64,
+    pub key: Key,
+    /// Over the payload.
+    pub hash: [u8; HASH_BYTES],
+}
+
+/// Where the index of a log lies that nobody is writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub index_offset: u64,
+    pub index_bytes: u32,
+    pub count: u32,
+    pub hash: [u8; HASH_BYTES],
+}
+
+/// The header of a log of this owner.
+pub(crate) fn header(owner: &Owner) -> [u8; HEADER_BYTES] {
+    let mut out = [0; HEADER_BYTES];
+    out[..8].copy_from_slice(&MAGIC);
+    out[8..40].copy_from_slice(&owner.0);
+    let check = check(&[&out[..40]]);
+    out[56..].copy_from_slice(&check);
+    out
+}
+
+/// The owner that a header names.
+pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<Owner> {
+    let owner = Owner(array(&bytes[8..40]));
+    (header(&owner) == *bytes).then_some(owner)
+}
+
+/// The bytes of a head, with a check over them and the label.
+pub(crate) fn head(head: &Head, label: &[u8]) -> [u8; HEAD_BYTES] {
+    let mut out = [0; HEAD_BYTES];
+    out[..4].copy_from_slice(&RECORD_MAGIC);
+    out[4..6].copy_from_slice(&head.kind.number().to_le_bytes());
+    out[6..8].copy_from_slice(&head.label_bytes.to_le_bytes());
+    out[8..12].copy_from_slice(&head.payload_bytes.to_le_bytes());
+    // 12..16 are zeros.
+    out[16..24].copy_from_slice(&head.written.to_le_bytes());
+    out[24..56].copy_from_slice(&head.key.0);
+    out[56..88].copy_from_slice(&head.hash);
+    let check = check(&[&out[..88], label]);
+    out[88..].copy_from_slice(&check);
+    out
+}
+
+/// A head, if it is whole. Its label follows it, if that is whole too: the check is over both.
+pub(crate) fn parse_head(bytes: &[u8; HEAD_BYTES]) -> Option<Head> {
+    let word = |at: usize| u32::from_le_bytes(array(&bytes[at..at + 4]));
+    let half = |at: usize| u16::from_le_bytes(array(&bytes[at..at + 2]));
+    let found = Head {
+        kind: Kind::of(half(4))?,
+        label_bytes: half(6),
+        payload_bytes: word(8),
+        written: u64::from_le_bytes(array(&bytes[16..24])),
+        key: Key(array(&bytes[24..56])),
+        hash: array(&bytes[56..88]),
+    };
+    let fits = usize::from(found.label_bytes) <= LABEL_BYTES_MAX && found.payload_bytes as usize <= PAYLOAD_BYTES_MAX;
+    (bytes[..4] == RECORD_MAGIC && fits).then_some(found)
+}
+
+/// The bytes of a trailer.
+pub(crate) fn trailer(trailer: &Trailer) -> [u8; TRAILER_BYTES] {
+    let mut out = [0; TRAILER_BYTES];
+    out[..8].copy_from_slice(&TRAILER_MAGIC);
+    out[8..16].copy_from_slice(&trailer.index_offset.to_le_bytes());
+    out[16..20].copy_from_slice(&trailer.index_bytes.to_le_bytes());
+    out[20..24].copy_from_slice(&trailer.count.to_le_bytes());
+    out[24..56].copy_from_slice(&trailer.hash);
+    let check = check(&[&out[..56]]);
+    out[56..].copy_from_slice(&check);
+    out
+}
+
+/// A trailer, if it is whole.
+pub(crate) fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
+    let found = Trailer {
+        index_offset: u64::from_le_bytes(array(&bytes[8..16])),
+        index_bytes: u32::from_le_bytes(array(&bytes[16..20])),
+        count: u32::from_le_bytes(array(&bytes[20..24])),
+        hash: array(&bytes[24..56]),
+    };
+    (trailer(&found) == *bytes).then_some(found)
+}
+
+/// The hash of a payload.
+pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH_BYTES] {
+    *blake3::hash(bytes).as_bytes()
+}
+
+fn check(parts: &[&[u8]]) -> [u8; CHECK_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    array(&hasher.finalize().as_bytes()[..CHECK_BYTES])
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().unwrap_or([0; N])
+}
