@@ -1,7 +1,9 @@
 //! Commands of the schedule for the thread that owns a connection (or the local file).
 
+use bytes::Bytes;
 use connection::VolumeMessage;
-use units::{BlockId, PageId, StreamId, Token};
+use image::Metadata;
+use units::{BlockId, PAGE_BYTES, PageId, StreamId, Token};
 use wire::ErrorCode;
 
 /// A connection of a session, by position.
@@ -41,6 +43,14 @@ impl Wanted {
             Wanted::Pages(pages) => pages,
         }
     }
+
+    /// Size of the answer, roughly.
+    pub fn answer_bytes(&self, metadata: &Metadata) -> u64 {
+        match self {
+            Wanted::Block { block, .. } => metadata.block(*block).map_or(0, |entry| entry.stored_bytes.into()),
+            Wanted::Pages(pages) => (pages.len() * PAGE_BYTES) as u64,
+        }
+    }
 }
 
 /// Why a request got no bytes.
@@ -52,6 +62,8 @@ pub(crate) enum Failure {
     Refused,
     /// The bytes do not match the image.
     Corrupt,
+    /// The device cache has them not.
+    Absent,
 }
 
 impl Failure {
@@ -111,5 +123,33 @@ pub(crate) enum Command {
         generation: u64,
         message: VolumeMessage,
     },
+    /// For the device cache: what a server sent.
+    Keep(Kept),
     Close,
+}
+
+/// What a server sent, for the device cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Pages that were pushed for a program, verified.
+    Pushed { token: Token, pages: Vec<PageId>, raw: Bytes },
+    /// Pages that were asked for, verified.
+    Pages { pages: Vec<PageId>, raw: Bytes },
+    /// A block as it is stored, verified.
+    Block { block: BlockId, stored: Bytes },
+    /// A block that a server decoded, not verified.
+    Decoded { block: BlockId, raw: Bytes },
+    /// Chunk hashes with a proof, verified.
+    Proof(Bytes),
+}
+
+impl Kept {
+    /// Memory that it takes, roughly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Kept::Pushed { raw, .. } | Kept::Pages { raw, .. } | Kept::Decoded { raw, .. } => raw.len(),
+            Kept::Block { stored, .. } => stored.len(),
+            Kept::Proof(proof) => proof.len(),
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use codec::Codec;
 use connection::{Connection, Dialer, Handler, Moved, VolumeFrames};
 use units::{PageId, RequestId, StreamId, Token};
@@ -18,7 +19,7 @@ use wire::format::{FEATURE_PROOFS, HINT_ACTION, TOUCH_PAGES_MAX};
 use wire::{ClientEvent, ErrorCode, ImageHandle, Notice, PushHeader, PushPiece, Refused, Reply, Request};
 
 use crate::ablation::ShortConnections;
-use crate::command::{Command, ConnectionIndex, Failure, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
+use crate::command::{Command, ConnectionIndex, Failure, Kept, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
 use crate::hashes::{HashFetch, Step};
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::StreamInfo;
@@ -202,6 +203,7 @@ impl ImageHandler {
     fn take_proof(&mut self, connection: &mut Connection, proof: &[u8]) -> ControlFlow<()> {
         let metadata = &self.shared.metadata;
         if metadata.load_proof(proof).is_ok() {
+            self.shared.keep(|| Kept::Proof(Bytes::copy_from_slice(proof)));
             return ControlFlow::Continue(());
         }
         self.shared.run(|schedule, _| schedule.verify_failed());
@@ -277,7 +279,8 @@ impl ImageHandler {
             Command::DecodeRate { zstd, lz4 } => {
                 connection.machine.notify(Notice::DeviceSpeed { round_trip: 0, zstd: *zstd, lz4: *lz4 })
             }
-            Command::Credit { .. } | Command::StopPush { .. } | Command::Volume { .. } | Command::Close => Ok(()),
+            Command::Credit { .. } | Command::StopPush { .. } | Command::Volume { .. } => Ok(()),
+            Command::Keep(_) | Command::Close => Ok(()),
         };
         match refused {
             Err(Refused::Full { .. }) if ordered => self.live.backlog.push_back(command),
@@ -296,7 +299,7 @@ impl ImageHandler {
         wanted: &Wanted,
         (force, speculative): (bool, bool),
     ) -> Result<(), Refused> {
-        let bytes = self.answer_bytes(wanted);
+        let bytes = wanted.answer_bytes(&self.shared.metadata);
         // Pushed pages are of no use yet without hashes: a demand must not wait for them.
         let force = force || !self.live.streams.is_empty() && !self.shared.metadata.takes_pages();
         let ask = match wanted {
@@ -323,22 +326,13 @@ impl ImageHandler {
         if connection.machine.is_closed() {
             return;
         }
-        let bytes = self.answer_bytes(wanted);
+        let bytes = wanted.answer_bytes(&self.shared.metadata);
         let (answer, traffic) = self.short.ask(&self.shared, &self.dialer, ask, bytes);
         let (received, sent) = (traffic.bytes_received, traffic.bytes_sent);
         self.shared.run(|schedule, _| schedule.connections().moved(self.index, received, sent));
         match answer {
             Ok(reply) => self.take_reply(key, wanted, reply),
             Err(_) => connection.machine.lost(),
-        }
-    }
-
-    fn answer_bytes(&self, wanted: &Wanted) -> u64 {
-        match wanted {
-            Wanted::Block { block, .. } => {
-                self.shared.metadata.block(*block).map_or(0, |entry| entry.stored_bytes.into())
-            }
-            Wanted::Pages(pages) => (pages.len() * units::PAGE_BYTES) as u64,
         }
     }
 
@@ -353,7 +347,7 @@ impl ImageHandler {
             }
             ClientEvent::Reply { request, reply } => {
                 if let Some((key, wanted)) = self.live.asked.remove(&request) {
-                    self.live.asked_bytes -= self.answer_bytes(&wanted);
+                    self.live.asked_bytes -= wanted.answer_bytes(&self.shared.metadata);
                     self.take_reply(key, &wanted, reply);
                 }
             }
@@ -447,6 +441,9 @@ impl ImageHandler {
         let is_good = |page: PageId, bytes: &[u8]| all_good || metadata.verify_page(page, bytes).is_ok();
         let checked: Vec<(PageId, Option<&[u8]>)> =
             parts.into_iter().map(|(page, bytes)| (page, Some(bytes).filter(|bytes| is_good(page, bytes)))).collect();
+        if all_good {
+            self.shared.keep(|| Kept::Pages { pages: pages.to_vec(), raw: Bytes::copy_from_slice(&raw) });
+        }
         self.shared.run(|schedule, now| schedule.pages_arrived(now, key, &checked));
     }
 
@@ -474,7 +471,7 @@ impl ImageHandler {
         // READs wait for a piece only if it can be verified when its turn comes.
         let announced = self.shared.metadata.takes_pages();
         if announced {
-            self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
+            self.shared.run(|schedule, _| schedule.pushes().piece_received(piece.pages.iter().copied()));
         }
         let bytes = piece.bytes.len();
         let before = self.shared.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);

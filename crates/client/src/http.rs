@@ -82,7 +82,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
         handles.push(ConnectionHandle { commands, waker: None });
         receivers.push(receiver);
     }
-    let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, None)?;
+    let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, None, None)?;
     // Up before its thread runs: requests from now on wait in the channel.
     let (received, sent) = exchange.moved;
     shared.run(|schedule, now| {

@@ -20,6 +20,7 @@ mod ablation;
 pub mod admin;
 mod allocator;
 mod block_cache;
+mod cached;
 mod command;
 mod config;
 mod counters;

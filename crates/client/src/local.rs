@@ -68,7 +68,7 @@ pub(crate) fn open(path: &Path, config: Config) -> Result<Arc<Session>, ClientEr
     let (commands, receiver) = channel();
     let handles = vec![ConnectionHandle { commands, waker: None }];
     let source = Some(LocalReader { blocks: Arc::clone(&blocks), hands_on: config.store_evicted });
-    let (session, shared) = Session::start(metadata, config, Clock::start(), 0, handles, source)?;
+    let (session, shared) = Session::start(metadata, config, Clock::start(), 0, handles, source, None)?;
     let worker = Arc::clone(&shared);
     spawn("runnel-file", move || serve(&worker, &blocks, &receiver))?;
     shared.run(|schedule, now| schedule.connection_up(now, 0, false));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cache::Cache;
 use connection::Target;
 
 use crate::config::Config;
@@ -15,9 +16,22 @@ impl Session {
     /// # Errors
     /// [`ClientError`]: no server, no such image, damaged or oversized metadata, no threads.
     pub fn open(target: &Target, config: Config) -> Result<Arc<Session>, ClientError> {
+        Session::open_cached(target, config, None)
+    }
+
+    /// As [`Session::open`], with a device cache for images of servers: what is there is not
+    /// fetched again, and without a server the image starts that the name stood for last.
+    ///
+    /// # Errors
+    /// Those of [`Session::open`].
+    pub fn open_cached(
+        target: &Target,
+        config: Config,
+        cache: Option<&Arc<Cache>>,
+    ) -> Result<Arc<Session>, ClientError> {
         match target {
             Target::File(path) => local::open(path, config),
-            Target::Remote(image) => remote::open(image, config),
+            Target::Remote(image) => remote::open(image, config, cache),
             Target::Volume(_) => Err(ClientError::NoImage { target: target.to_string() }),
             Target::Http(file) => http::open(file, config),
         }

@@ -11,6 +11,7 @@
 //! before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cache::Cache;
 use connection::{
     Clock, Connection, ConnectionError, Dialer, Driver, ImageName, Remote, Waker, answer_time, random_number, spawn,
 };
@@ -26,6 +28,7 @@ use units::{ImageId, Moment, RequestId};
 use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
+use crate::cached::{CachedStart, ImageCache, keep, load_proofs};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
@@ -83,26 +86,88 @@ struct Fetcher<'a> {
     next: u64,
 }
 
-pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, ClientError> {
+/// An image that was opened, and how.
+struct Start {
+    metadata: Metadata,
+    /// The connection, unless the server is away, with the number of the image on it.
+    ready: Option<(Connection, ImageHandle)>,
+    hashes: Option<HashFetch>,
+    answers: Option<FirstAnswers>,
+}
+
+pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) -> Result<Arc<Session>, ClientError> {
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
+    let known = cache.and_then(|cache| CachedStart::find(cache, remote, &config.limits));
     let mut wire = config.connection.wire(device);
-    wire.features |= FEATURE_START;
-    let mut connection = Connection::connect(&dialer, wire, clock, config.connection.open_deadline)?;
+    if known.is_none() {
+        wire.features |= FEATURE_START;
+    }
+    let start = match Connection::connect(&dialer, wire, clock, config.connection.open_deadline) {
+        Ok(connection) => ask(connection, remote, &config, clock, (known, cache))?,
+        Err(away) => without_server(known, &config, away)?,
+    };
+    run(start, config, (clock, device), dialer, cache)
+}
+
+/// The image that the name stood for when the server was there.
+fn without_server(known: Option<CachedStart>, config: &Config, away: ConnectionError) -> Result<Start, ClientError> {
+    let Some(metadata) = known.and_then(|known| known.metadata(&config.limits)) else { return Err(away.into()) };
+    let text = format!("warning: {away}; starting image {} from the device cache\n", metadata.id());
+    let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    metadata.expect_proofs(true);
+    Ok(Start { metadata, ready: None, hashes: None, answers: None })
+}
+
+/// Opens the image on the server, and fetches what a mount needs unless the cache has it.
+fn ask(
+    mut connection: Connection,
+    remote: &Remote,
+    config: &Config,
+    clock: Clock,
+    (known, cache): (Option<CachedStart>, Option<&Arc<Cache>>),
+) -> Result<Start, ClientError> {
     let asked = clock.now();
     let mut begun = Begun::default();
-    let opened = open_image(&mut connection, remote, &config, clock, &mut begun)?;
+    let opened = open_image(&mut connection, remote, config, clock, &mut begun)?;
     let answered = (clock.now(), connection.machine.traffic().bytes_received);
     // Parts that follow the hello take no round trip of their own: that of the hello stands for it.
     let (round_trip, (began, before), more) = match begun.ready.zip(begun.first) {
         Some((ready, first)) => (ready.since(asked), first, ready.since(asked)),
         None => (answered.0.since(asked), answered, Duration::ZERO),
     };
-    let (metadata, mut hashes) = fetch(&mut connection, &opened, begun, remote, &config, clock)?;
+    let fetched = match known.filter(|known| known.id == opened.id) {
+        Some(known) => known.fetched,
+        None => begun.assemble(&opened),
+    };
+    let (metadata, hashes, bytes) = fetch(&mut connection, &opened, fetched, remote, config, clock)?;
+    if let Some(error) = cache.and_then(|cache| keep(cache, remote, opened.id, &bytes).err()) {
+        let text = format!(
+            "warning: the start of {}/{} is not kept in the device cache: {error}\n",
+            remote.server, remote.image
+        );
+        let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    }
     let received_bytes = connection.machine.traffic().bytes_received - before;
     let answers = FirstAnswers { round_trip, elapsed: clock.now().since(began) + more, received_bytes };
+    Ok(Start { metadata, ready: Some((connection, opened.image)), hashes, answers: Some(answers) })
+}
+
+/// Starts the threads of a session.
+fn run(
+    start: Start,
+    config: Config,
+    (clock, device): (Clock, u128),
+    dialer: Dialer,
+    cache: Option<&Arc<Cache>>,
+) -> Result<Arc<Session>, ClientError> {
+    let Start { metadata, mut ready, mut hashes, answers } = start;
     let metadata = Arc::new(metadata);
+    let cached = cache.map(|cache| Arc::new(ImageCache::new(Arc::clone(cache), Arc::clone(&metadata))));
+    if let Some(cached) = &cached {
+        load_proofs(cached, &metadata);
+    }
     let mut handles = Vec::new();
     let mut threads = Vec::new();
     for _ in 0..config.connection_count() {
@@ -111,16 +176,17 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
         handles.push(ConnectionHandle { commands, waker: Some(Arc::clone(&waker)) });
         threads.push((receiver, waker));
     }
-    let (session, shared) = Session::start(metadata, config, clock, device, handles, None)?;
+    let (session, shared) = Session::start(metadata, config, clock, device, handles, None, cached)?;
     shared.takes_volumes.store(true, Ordering::Release);
     // Up before its thread runs: requests from now on wait in the channel.
-    let traffic = connection.machine.traffic();
-    shared.run(|schedule, now| {
-        schedule.connections().moved(0, traffic.bytes_received, traffic.bytes_sent);
-        schedule.connections().opened(answers);
-        schedule.connection_up(now, 0, false);
-    });
-    let mut ready = Some((connection, opened.image));
+    if let Some(((connection, _), answers)) = ready.as_ref().zip(answers) {
+        let traffic = connection.machine.traffic();
+        shared.run(|schedule, now| {
+            schedule.connections().moved(0, traffic.bytes_received, traffic.bytes_sent);
+            schedule.connections().opened(answers);
+            schedule.connection_up(now, 0, false);
+        });
+    }
     for (index, (commands, waker)) in threads.into_iter().enumerate() {
         let (ready, image) = ready.take().unzip();
         let handler = ImageHandler::new(Arc::clone(&shared), dialer.clone(), index, hashes.take(), image);
@@ -224,11 +290,11 @@ impl Begun {
 fn fetch(
     connection: &mut Connection,
     opened: &Opened,
-    begun: Begun,
+    fetched: Fetched,
     remote: &Remote,
     config: &Config,
     clock: Clock,
-) -> Result<(Metadata, Option<HashFetch>), ClientError> {
+) -> Result<(Metadata, Option<HashFetch>, Vec<u8>), ClientError> {
     let failed = |source| ClientError::Image { name: format!("{}/{}", remote.server, remote.image), source };
     let whole = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
     let until = clock.now().after(answer_time(config.connection.open_deadline, whole));
@@ -238,7 +304,6 @@ fn fetch(
     // Pages that are asked for one by one cannot be verified without hashes.
     let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
     let at_once = at_once && !proofs;
-    let fetched = begun.assemble(opened);
     let next = fetched.bytes.len() as u64;
     let head = match at_once {
         true => whole,
@@ -262,17 +327,17 @@ fn fetch(
     if !proofs {
         metadata.load_block_hashes(&fetched).map_err(failed)?;
     }
-    let Some(hashes) = hashes else { return Ok((metadata, None)) };
+    let Some(hashes) = hashes else { return Ok((metadata, None, fetched.bytes)) };
     // The superblock was checked: sections lie within the region, and the hashes come last of those
     // that are required.
     if SUPERBLOCK_BYTES + (hashes.end - opened.region.start) <= needed {
         metadata.load_block_hashes(&fetched).map_err(failed)?;
         metadata.load_chunk_hashes(&fetched).map_err(failed)?;
-        return Ok((metadata, None));
+        return Ok((metadata, None, fetched.bytes));
     }
     metadata.expect_proofs(proofs);
     let missing = (!metadata.takes_pages()).then(|| HashFetch::new(hashes, &fetched.bytes[early as usize..]));
-    Ok((metadata, missing))
+    Ok((metadata, missing, fetched.bytes))
 }
 
 /// Checks the server's answer to Open against the image itself.

@@ -7,9 +7,10 @@
 //! millisecond when a kept block is decoded) and never across a callback or a system call other
 //! than waking a thread.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 
 use connection::{
     Attach, Clock, ConnectionError, VolumeConnection, VolumeHandler, VolumeMessage, random_number, spawn,
@@ -18,6 +19,7 @@ use image::Metadata;
 use units::{InodeId, Moment, PageId, Token};
 
 use crate::allocator::Allocator;
+use crate::cached::{ImageCache, Worker};
 use crate::command::{Command, VOLUME_CONNECTION};
 use crate::config::Config;
 use crate::counters::Counters;
@@ -37,6 +39,8 @@ pub struct Session {
     pub(crate) shared: Arc<Shared>,
     /// Of an image in a local file.
     local: Option<LocalReader>,
+    /// The thread of the device cache.
+    cache: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Session {
@@ -46,8 +50,9 @@ impl Session {
         config: Config,
         clock: Clock,
         device: u128,
-        handles: Vec<ConnectionHandle>,
+        mut handles: Vec<ConnectionHandle>,
         local: Option<LocalReader>,
+        cached: Option<Arc<ImageCache>>,
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
         // READs of a local file take no pages of the pool.
         let pool = if config.ablation.allocated_pages || local.is_some() {
@@ -56,15 +61,27 @@ impl Session {
             Allocator::start()
         };
         let pool = Arc::new(pool.map_err(ConnectionError::System)?);
-        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), local.is_none());
+        let cache = cached.map(|cached| {
+            let (commands, receiver) = channel();
+            handles.push(ConnectionHandle { commands, waker: None });
+            (cached, receiver)
+        });
+        let cached = cache.as_ref().map(|(cached, _)| Arc::clone(cached));
+        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), local.is_none(), cached);
         schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
         let shared = Shared::new(metadata, config, clock, device, schedule, handles, storer);
         let shared = Arc::new(shared);
-        let session = Arc::new(Session { shared: Arc::clone(&shared), local });
+        let session = Arc::new(Session { shared: Arc::clone(&shared), local, cache: Mutex::default() });
         let timer = Arc::clone(&shared);
         spawn("runnel-timer", move || timer.keep_time())?;
         spawn_storer(Arc::clone(&shared), jobs)?;
+        if let Some(((cached, receiver), index)) = cache.zip(shared.cache) {
+            let worker = Worker::new(Arc::clone(&shared), index, receiver, cached);
+            let thread = Builder::new().name("runnel-cache".to_owned()).spawn(move || worker.work());
+            let thread = thread.map_err(ConnectionError::System)?;
+            *session.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        }
         Ok((session, shared))
     }
 
@@ -124,9 +141,12 @@ impl Session {
     }
 
     /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`].
-    /// Threads end soon after.
+    /// Threads end soon after; the device cache has what came when this returns.
     pub fn shutdown(&self) {
         self.shared.close();
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // One that panicked has said so.
+        cache.map(JoinHandle::join);
     }
 }
 

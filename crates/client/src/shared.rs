@@ -14,13 +14,17 @@ use image::Metadata;
 use units::{BlockId, InodeId, Moment, PAGE_BYTES, PageId};
 
 use crate::block_cache::{BlockBytes, Decoded, StoredBlock};
-use crate::command::{Command, ConnectionIndex, Failure, RequestKey};
+use crate::command::{Command, ConnectionIndex, Failure, Kept, RequestKey};
 use crate::config::{CONNECTIONS_MAX, Config};
 use crate::counters::Counters;
 use crate::error::ReadError;
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::{Finished, Schedule};
 use crate::sink::PageSink;
+
+/// Bytes that may wait to be written to the device cache: a start over a fast link is there sooner
+/// than a slow core compresses it.
+const KEPT_BYTES_MAX: usize = 8 << 20;
 
 /// Files of an image of which it is said that they cannot be read: enough to see what is wrong.
 const TOLD_FILES_MAX: usize = 16;
@@ -35,6 +39,10 @@ pub(crate) struct Shared {
     /// Stored bytes of push pieces that lie with the storer.
     pub undigested_bytes: AtomicUsize,
     connections: Vec<ConnectionHandle>,
+    /// The one that leads to the device cache.
+    pub cache: Option<ConnectionIndex>,
+    /// Bytes that lie with the device cache to be written.
+    pub kept_bytes: AtomicUsize,
     guarded: Mutex<Guarded>,
     timer: Condvar,
     sink: RwLock<Option<Arc<dyn PageSink>>>,
@@ -69,11 +77,13 @@ impl Shared {
         config: Config,
         clock: Clock,
         device: u128,
-        schedule: Schedule,
+        mut schedule: Schedule,
         connections: Vec<ConnectionHandle>,
         storer: Sender<Job>,
     ) -> Shared {
         Shared {
+            cache: schedule.connections().cache(),
+            kept_bytes: AtomicUsize::new(0),
             device,
             metadata,
             config,
@@ -119,7 +129,8 @@ impl Shared {
             unreadable = effects.given_up;
             unreadable
                 .retain(|(page, _)| guarded.told_files.len() < TOLD_FILES_MAX && guarded.told_files.insert(page.inode));
-            let mut woken = [false; CONNECTIONS_MAX];
+            // With the device cache.
+            let mut woken = [false; CONNECTIONS_MAX + 1];
             for (connection, command) in effects.commands {
                 // A thread that is gone has handed its requests back, or the session is closed.
                 let _ = self.connections[connection].commands.send(command);
@@ -188,6 +199,8 @@ impl Shared {
             self.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
             return false;
         };
+        // Before the READ is answered: what a program has got is there next time.
+        self.keep(|| Kept::Block { block, stored: bytes.clone() });
         let stored = StoredBlock::of(&self.metadata, block, bytes);
         self.run(|schedule, now| schedule.block_arrived(now, key, block, raw, stored));
         true
@@ -199,6 +212,7 @@ impl Shared {
         if raw_bytes != Some(bytes.len()) {
             return self.run(|schedule, now| schedule.failed(now, key, Failure::Corrupt));
         }
+        self.keep(|| Kept::Decoded { block, raw: bytes.clone() });
         let raw = BlockBytes::new(Decoded::Unverified(bytes));
         self.run(|schedule, now| schedule.block_arrived(now, key, block, Some(raw), None));
     }
@@ -225,6 +239,18 @@ impl Shared {
         if before > UNDIGESTED_BYTES_MAX || self.storer.send(Job::Evicted(gone)).is_err() {
             self.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
         }
+    }
+
+    /// Gives the device cache what a server sent, unless it has enough to do: it is fetched again
+    /// another time.
+    pub fn keep(&self, kept: impl FnOnce() -> Kept) {
+        let Some(cache) = self.cache else { return };
+        if self.kept_bytes.load(Ordering::Acquire) > KEPT_BYTES_MAX {
+            return;
+        }
+        let kept = kept();
+        self.kept_bytes.fetch_add(kept.bytes(), Ordering::AcqRel);
+        self.command(cache, Command::Keep(kept));
     }
 
     /// Sends a command to a connection outside of any call of the schedule.

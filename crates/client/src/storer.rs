@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use bytes::Bytes;
 use codec::{Codec, StreamDecoder};
 use image::Metadata;
 use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +22,7 @@ use units::{PageId, SegmentIndex, Token};
 use wire::{PieceForm, PushEncoding, PushPiece};
 
 use crate::block_cache::Evicted;
-use crate::command::{Command, StreamKey};
+use crate::command::{Command, Kept, StreamKey};
 use crate::decode_rate::DecodeRate;
 use crate::job::Job;
 use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates, retain_good};
@@ -146,7 +147,7 @@ impl Storer {
             Job::Started { key, info, encoding, window_log } => self.start(key, info, encoding, window_log),
             Job::Piece { key, piece, credit, announced } => {
                 if !announced {
-                    self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
+                    self.shared.run(|schedule, _| schedule.pushes().piece_received(piece.pages.iter().copied()));
                 }
                 let bytes = piece.bytes.len();
                 self.digest(key, &piece);
@@ -168,7 +169,7 @@ impl Storer {
     fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
         let refuses = self.refuses();
         if refuses {
-            self.shared.run(|schedule, _| schedule.stream_refused());
+            self.shared.run(|schedule, _| schedule.pushes().count_refused());
         }
         let decoder = match encoding {
             // Those of volumes are for the volume client.
@@ -222,15 +223,27 @@ impl Storer {
         stream.segment = Some(piece.segment);
         let info = stream.info;
         let mut timed = Timed { rate: &mut self.rate };
-        let Some(candidates) =
-            stream.decoder.decode(&self.shared.metadata, piece, window_room, &mut self.raw, &mut timed)
-        else {
+        // The device cache verified what it pushes, some of it by the hashes of blocks alone.
+        let is_verified = self.shared.cache == Some(key.connection);
+        let decoded = stream.decoder.decode(&self.shared.metadata, piece, window_room, &mut self.raw, &mut timed);
+        let is_good =
+            |candidates: &Vec<Candidate>| is_verified || is_good(&self.shared.metadata, candidates, &self.raw);
+        let Some(candidates) = decoded.filter(is_good) else {
             stream.decoder = Decoder::Dead;
             self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, true));
             self.shared.command(key.connection, Command::StopPush { stream: key });
             return;
         };
         let raw = std::mem::take(&mut self.raw);
+        if self.shared.cache != Some(key.connection) {
+            self.shared.keep(|| {
+                let (pages, raw) = (piece.pages.clone(), Bytes::copy_from_slice(&raw));
+                match info.hinted {
+                    true => Kept::Pages { pages, raw },
+                    false => Kept::Pushed { token: info.token, pages, raw },
+                }
+            });
+        }
         let mut left =
             self.shared.run(|schedule, now| schedule.piece_digested(now, info, candidates, &raw, opens_segment));
         left.sort_by_key(|candidate| candidate.page);
@@ -240,7 +253,7 @@ impl Storer {
     }
 
     fn store_evicted(&mut self, gone: &Evicted) {
-        let auditing = self.shared.run(|schedule, _| schedule.is_auditing());
+        let auditing = self.shared.run(|schedule, _| schedule.pushes().is_auditing());
         if auditing {
             return;
         }
@@ -297,11 +310,7 @@ impl Storer {
 
     fn look_up(&self, sink: &dyn PageSink, run: &Run) -> bool {
         let known = sink.look_up(run.inode);
-        self.shared.run(
-            |schedule, _| {
-                if known { schedule.inode_known(run.inode) } else { schedule.inode_unknown(run.inode) }
-            },
-        );
+        self.shared.run(|schedule, _| schedule.looked_up(run.inode, known));
         known
     }
 }
@@ -315,7 +324,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes a piece into `raw` and checks every page. `None` if anything about it is wrong.
+    /// Decodes a piece into `raw`, which the caller checks. `None` if it cannot be decoded.
     fn decode(
         &mut self,
         metadata: &Metadata,
@@ -347,11 +356,15 @@ impl Decoder {
             }
             Decoder::Dead => return None,
         }
-        let pages: Option<Vec<(PageId, &[u8])>> =
-            candidates.iter().map(|candidate| Some((candidate.page, raw.get(candidate.bytes.clone())?))).collect();
-        let good = raw.len() == start && metadata.verify_pages(&pages?).is_ok();
-        good.then_some(candidates)
+        (raw.len() == start).then_some(candidates)
     }
+}
+
+/// Whether every page of a piece matches the image.
+fn is_good(metadata: &Metadata, candidates: &[Candidate], raw: &[u8]) -> bool {
+    let pages: Option<Vec<(PageId, &[u8])>> =
+        candidates.iter().map(|candidate| Some((candidate.page, raw.get(candidate.bytes.clone())?))).collect();
+    pages.is_some_and(|pages| metadata.verify_pages(&pages).is_ok())
 }
 
 /// Decodes a piece of this form, which holds `raw_bytes` bytes. A decoder is made if its window has

@@ -148,6 +148,12 @@ pub fn decode_with(
     decoded
 }
 
+/// Compresses `raw` into `out` with LZ4, quickly, as a device can. False, with `out` of no use, if
+/// that does not make it smaller.
+pub fn encode_fast(raw: &[u8], out: &mut Vec<u8>) -> bool {
+    lz4::encode_fast(raw, out).is_some_and(|bytes| bytes < raw.len())
+}
+
 /// Compresses `raw` into `out` without a dictionary; see [`encode_with`].
 ///
 /// # Errors

@@ -20,14 +20,21 @@ pub(crate) fn decode(stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
+/// Returns the size of the result, if there is one.
+pub(crate) fn encode_fast(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+    let bytes = lz4_flex::block::compress_into(raw, out).ok()?;
+    out.truncate(bytes);
+    Some(bytes)
+}
+
 #[cfg(feature = "encode")]
 pub(crate) fn encode(level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let failed = |e: &dyn std::fmt::Display| CodecError::library(Codec::Lz4, e);
     // Nothing at all goes the Rust way at every level: an empty slice points to no memory, and the
     // C library computes with that pointer and reads there.
     let stored = if level <= 0 || raw.is_empty() {
-        out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
-        lz4_flex::block::compress_into(raw, out).map_err(|e| failed(&e))?
+        encode_fast(raw, out).ok_or_else(|| failed(&"no room for the result"))?
     } else {
         use lz4::block::{CompressionMode, compress_bound, compress_to_buffer};
         out.resize(compress_bound(raw.len()).map_err(|e| failed(&e))?, 0);

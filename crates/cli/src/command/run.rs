@@ -65,6 +65,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
     }
     let config = args.session.config();
+    let cache = args.volume.device_cache()?;
     let mut request = Request::new(options, plan);
     let mut volumes = Vec::new();
     for wanted in &data {
@@ -74,7 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         request.data.push(Data { inside: wanted.inside.clone(), options });
     }
     let ran = ::mount::run::run_with_data(request, || {
-        let session = Session::open(&target, config.clone())?;
+        let session = Session::open_cached(&target, config.clone(), cache.as_ref())?;
         let mut opened = Vec::new();
         // One volume of the image's server goes over the connections of the image: one order of
         // importance, one budget.

@@ -8,14 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::mount::{MountError, UnmountReport, VolumeOptions};
+use cache::Cache;
 use client::{Config, Session};
 use connection::{Target, VolumeAt};
 use stream::{Lost, Options, RemoteVolume, Room, Status};
 
 use crate::{failure, progress};
 
-/// Bytes of a disk cache whose size is not given.
+/// Bytes of a volume's cache whose size is not given.
 const CACHE_BYTES: u64 = 256 << 20;
+
+/// The same of the device cache of images.
+const IMAGE_CACHE_BYTES: u64 = 64 << 20;
 
 /// Bytes of a folder for unsent changes whose size is not given.
 const UNSENT_BYTES: u64 = 64 << 20;
@@ -31,7 +35,8 @@ pub struct VolumeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
 
-    /// Keep blocks that leave memory in this folder (default size: 256m)
+    /// Keep what was fetched in this folder (default size: 64m for images, 256m for volumes). An
+    /// image that ran before starts from it, also without a server; several images share it
     #[arg(long, value_name = "DIR[,SIZE]")]
     cache: Option<OsString>,
 
@@ -119,6 +124,23 @@ impl VolumeArgs {
     /// Whether folders are given, which belong to one volume.
     pub fn has_folders(&self) -> bool {
         self.unsent.is_some() || self.cache.is_some()
+    }
+
+    /// The device cache for images, if a folder is given for it. One that cannot be used is left
+    /// out with a warning: programs run without it.
+    ///
+    /// # Errors
+    /// A value makes no sense.
+    pub fn device_cache(&self) -> anyhow::Result<Option<Arc<Cache>>> {
+        let Some(given) = &self.cache else { return Ok(None) };
+        let Room { folder, bytes } = room(given, IMAGE_CACHE_BYTES)?;
+        match Cache::open(&folder, bytes) {
+            Ok(cache) => Ok(Some(Arc::new(cache))),
+            Err(error) => {
+                tell!("warning: no device cache: {}: {error}", folder.display());
+                Ok(None)
+            }
+        }
     }
 }
 

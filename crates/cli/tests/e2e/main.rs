@@ -5,6 +5,7 @@
 mod access;
 mod attributes;
 mod bad_input;
+mod cached;
 mod coverage;
 mod cpython;
 mod crash;

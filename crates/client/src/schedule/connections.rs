@@ -21,6 +21,8 @@ const HOMES_MAX: usize = 4096;
 ///   only if more tokens than [`HOMES_MAX`] run at once, some go to another one.
 pub(crate) struct Connections {
     states: Vec<ConnectionState>,
+    /// The one of them that leads to the device cache, if there is one: the last.
+    cache: Option<ConnectionIndex>,
     /// The connections that tokens have.
     homes: HashMap<Token, ConnectionIndex>,
     commands: Vec<(ConnectionIndex, Command)>,
@@ -48,10 +50,12 @@ pub(crate) struct Sent {
 }
 
 impl Connections {
-    /// So many connections, all down.
-    pub fn new(count: usize, remote: bool) -> Connections {
+    /// So many connections, all down. If `has_cache`, the last one leads to the device cache, which
+    /// is never lost.
+    pub fn new(count: usize, remote: bool, has_cache: bool) -> Connections {
         Connections {
             states: vec![ConnectionState::default(); count],
+            cache: count.checked_sub(1).filter(|_| has_cache),
             homes: HashMap::new(),
             commands: Vec::new(),
             link: Link::default(),
@@ -74,7 +78,17 @@ impl Connections {
     }
 
     pub fn is_any_up(&self) -> bool {
-        self.states.iter().any(|state| state.up)
+        self.servers().iter().any(|state| state.up)
+    }
+
+    /// Connections to servers.
+    fn servers(&self) -> &[ConnectionState] {
+        &self.states[..self.cache.unwrap_or(self.states.len())]
+    }
+
+    /// The connection to the device cache.
+    pub fn cache(&self) -> Option<ConnectionIndex> {
+        self.cache
     }
 
     /// A connection is up; `again`: it was lost before.
@@ -97,7 +111,7 @@ impl Connections {
     /// The connection of a token: the one that it had last if that is up, or the next that is. A
     /// program that starts while only the first is up stays there, where the server pushes to it.
     pub fn of(&mut self, token: Token) -> Option<ConnectionIndex> {
-        let count = self.states.len();
+        let count = self.servers().len();
         let own = self.homes.get(&token).copied().unwrap_or((token.0 % count as u128) as usize);
         let found = (0..count).map(|i| (own + i) % count).find(|connection| self.states[*connection].up)?;
         if self.homes.len() >= HOMES_MAX && !self.homes.contains_key(&token) {
@@ -111,6 +125,9 @@ impl Connections {
     pub fn end(&mut self, token: Token) {
         if let Some(connection) = self.of(token).filter(|_| self.remote) {
             self.command(connection, Command::TokenEnd { token });
+        }
+        if let Some(cache) = self.cache {
+            self.command(cache, Command::TokenEnd { token });
         }
         self.homes.remove(&token);
     }
@@ -126,6 +143,13 @@ impl Connections {
         if let Some(connection) = self.of(token).filter(|_| !pages.is_empty()) {
             self.counters.pages_touched += pages.len() as u64;
             self.command(connection, Command::Touch { token, pages });
+        }
+    }
+
+    /// Tells the device cache of a page that a token touched.
+    pub fn touch_cache(&mut self, token: Token, page: PageId) {
+        if let Some(cache) = self.cache {
+            self.command(cache, Command::Touch { token, pages: vec![page] });
         }
     }
 
@@ -145,7 +169,7 @@ impl Connections {
 
     /// The answer to a request came.
     pub fn answered(&mut self, now: Moment, sent: Sent) {
-        if self.remote {
+        if self.remote && self.cache != Some(sent.connection) {
             let received = self.states[sent.connection].bytes_received.saturating_sub(sent.received_before);
             self.link.sample(sent.at, now, received, sent.pipelined);
         }

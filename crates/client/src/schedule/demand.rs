@@ -39,10 +39,8 @@ impl Schedule {
             Granularity::Page => true,
             Granularity::Auto => {
                 let Some(parts) = PageParts::of(&self.metadata, page) else { return false };
-                let stored = |block| self.metadata.block(block).map_or(0, |entry| entry.stored_bytes);
-                // A block that is on its way already costs nothing more.
-                let missing = parts.blocks(&self.metadata).into_iter().filter(|b| !self.requests.is_fetching(*b));
-                !missing.map(stored).all(|bytes| self.connections.link().block_is_worth_it(bytes))
+                let missing = self.requests.missing_bytes(&self.metadata, &parts);
+                !missing.into_iter().all(|bytes| self.connections.link().block_is_worth_it(bytes))
             }
         }
     }
@@ -61,8 +59,11 @@ impl Schedule {
             } else if self.requests.is_fetching(block) {
                 hurried |= self.requests.hurry(block, &mut self.connections);
             } else {
-                asked = true;
-                self.touches.before_demand(token, &[page], &mut self.connections);
+                // What the device cache has costs no round trip, and nobody needs to be told.
+                if !self.requests.is_block_cached(block) {
+                    asked = true;
+                    self.touches.before_demand(token, &[page], &mut self.connections);
+                }
                 self.request(now, Request::block(block, page, token).forced(force));
             }
         }
@@ -214,7 +215,7 @@ impl Schedule {
             self.readahead.refused(&request.wanted);
         }
         // Nobody waited for a guess when it was made. A page alone has to be verified by itself.
-        match is_refused_guess && self.metadata.takes_pages() {
+        match (is_refused_guess || failure == Failure::Absent) && self.metadata.takes_pages() {
             true => self.demand_rest(now, &request),
             false => self.retry(now, request, failure),
         }

@@ -50,7 +50,8 @@ use units::{InodeId, Moment, PageId, Token};
 
 use crate::allocator::Allocator;
 use crate::block_cache::{BlockCache, Evicted};
-use crate::command::{Command, ConnectionIndex};
+use crate::cached::ImageCache;
+use crate::command::{Command, ConnectionIndex, Wanted};
 use crate::config::{Config, Granularity};
 use crate::counters::{Counters, MemoryCounters};
 use crate::error::ReadError;
@@ -68,7 +69,7 @@ use pushes::Pushes;
 pub(crate) use pushes::StreamInfo;
 use readahead::Readahead;
 use reads::{Reader, Reads, Source};
-use requests::Requests;
+use requests::{Request, Requests};
 pub(crate) use run::{Candidate, Run, evicted_candidates, retain_good};
 pub use touches::NO_TOKEN;
 use touches::Touches;
@@ -125,13 +126,14 @@ pub(crate) struct Effects {
 
 impl Schedule {
     /// The schedule of a session with `connections` connections, all down; `remote` is false for a
-    /// local file.
+    /// local file. With a device cache, the last connection leads to it.
     pub fn new(
         metadata: Arc<Metadata>,
         pool: Arc<Allocator>,
         config: &Config,
         connections: usize,
         remote: bool,
+        cached: Option<Arc<ImageCache>>,
     ) -> Schedule {
         let soft = match config.waiting {
             Waiting::Soft(time) if remote => Some(time),
@@ -145,8 +147,8 @@ impl Schedule {
             settings: Settings { granularity, near_round_trip: config.near_round_trip, remote },
             state: State::Open,
             reads: Reads::new(Arc::clone(&pool), soft),
-            requests: Requests::default(),
-            connections: Connections::new(connections, remote),
+            connections: Connections::new(connections, remote, cached.is_some()),
+            requests: Requests::new(cached),
             cache: BlockCache::new(config.cache_bytes, if remote { config.stored_bytes } else { 0 }),
             pushes: Pushes::new(Arc::clone(&pool), config),
             page_cache: PageCache::new(&metadata),
@@ -311,7 +313,10 @@ impl Schedule {
         self.reads.wait(page, token, reader, source);
         if arriving {
             self.touches.note(now, token, page, false, &mut self.connections);
-        } else if self.wants_single_pages(page) {
+        } else if self.requests.is_page_cached(page) {
+            self.touches.note(now, token, page, false, &mut self.connections);
+            self.request(now, Request::new(Wanted::Pages(vec![page]), token));
+        } else if !self.requests.are_blocks_cached(page) && self.wants_single_pages(page) {
             return false;
         } else {
             self.demand_blocks(now, token, page, holds_up);

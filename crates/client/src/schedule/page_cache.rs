@@ -95,8 +95,13 @@ impl PageCache {
         PageParts::of(metadata, page).is_some_and(|parts| !parts.is_hole() && !self.was_stored(&parts))
     }
 
-    /// The kernel cannot be made to know an inode.
-    pub fn inode_unknown(&mut self, inode: InodeId) {
+    /// The kernel knows an inode because it was looked up; or it cannot be made to know it.
+    pub fn looked_up(&mut self, inode: InodeId, known: bool) {
+        if known {
+            self.counters.looked_up += 1;
+            self.unknown_inodes.remove(&inode);
+            return;
+        }
         if self.unknown_inodes.len() >= UNKNOWN_INODES_MAX {
             self.unknown_inodes.clear();
         }
@@ -105,12 +110,6 @@ impl PageCache {
 
     /// The kernel reads from an inode, so it knows it.
     pub fn inode_read(&mut self, inode: InodeId) {
-        self.unknown_inodes.remove(&inode);
-    }
-
-    /// The kernel knows an inode because it was looked up.
-    pub fn inode_looked_up(&mut self, inode: InodeId) {
-        self.counters.looked_up += 1;
         self.unknown_inodes.remove(&inode);
     }
 

@@ -14,7 +14,7 @@ use units::{InodeId, Moment, PageId, Token};
 
 use super::holding::HeldKind;
 use super::reads::Source;
-use super::{Candidate, Run, Schedule, StreamInfo};
+use super::{Candidate, Pushes, Run, Schedule, StreamInfo};
 use crate::command::StreamKey;
 use crate::sink::StoreOutcome;
 
@@ -27,9 +27,9 @@ impl Schedule {
         self.pushes.started(key, info);
     }
 
-    /// The storer refused a stream: there are no chunk hashes to verify it.
-    pub fn stream_refused(&mut self) {
-        self.pushes.count_refused();
+    /// Pushes and what they bring.
+    pub fn pushes(&mut self) -> &mut Pushes {
+        &mut self.pushes
     }
 
     /// A stream is over and all its pieces are digested: pages that were to come with it are
@@ -39,11 +39,6 @@ impl Schedule {
         for page in self.reads.waiting_for_stream(key) {
             self.demand_again(now, page);
         }
-    }
-
-    /// A piece was received; the storer has it next.
-    pub fn piece_arriving(&mut self, pages: &[PageId]) {
-        self.pushes.piece_received(pages.iter().copied());
     }
 
     /// A piece cannot be used: READs that waited for its pages ask for them.
@@ -85,11 +80,6 @@ impl Schedule {
             }
         }
         left
-    }
-
-    /// Whether an audit run is on: it must see every touch, so nothing is stored behind its back.
-    pub fn is_auditing(&self) -> bool {
-        self.pushes.is_auditing()
     }
 
     /// Takes the next run off `candidates`, which must be sorted by page, and fills `run` with it.
@@ -153,13 +143,9 @@ impl Schedule {
         }
     }
 
-    /// The kernel cannot be made to know an inode.
-    pub fn inode_unknown(&mut self, inode: InodeId) {
-        self.page_cache.inode_unknown(inode);
-    }
-
-    /// The kernel knows an inode now; what was held because it did not may be stored another time.
-    pub fn inode_known(&mut self, inode: InodeId) {
-        self.page_cache.inode_looked_up(inode);
+    /// The kernel knows an inode now, and what was held because it did not may be stored another
+    /// time; or it cannot be made to know it.
+    pub fn looked_up(&mut self, inode: InodeId, known: bool) {
+        self.page_cache.looked_up(inode, known);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct StreamInfo {
 ///   held it, or taken it into a run. READs of it wait for that instead of asking the server.
 /// - Each page of a push that is no hint is counted as hit, as wasted, or lies undecided in the
 ///   holding area (itself, or behind the sentinel of its segment).
-pub(super) struct Pushes {
+pub(crate) struct Pushes {
     pool: Arc<Allocator>,
     streams: HashMap<StreamKey, StreamInfo>,
     arriving: Tally<PageId>,
@@ -53,6 +53,7 @@ impl Pushes {
         self.counters
     }
 
+    /// The storer refused a stream: there are no chunk hashes to verify it.
     pub fn count_refused(&mut self) {
         self.counters.pushes_refused += 1;
     }
@@ -131,7 +132,7 @@ impl Pushes {
     /// are taken into a run, so a READ in between waits for that.
     ///
     /// `opens_segment`: the first page of the piece is the first of its segment.
-    pub fn piece_digested(
+    pub(super) fn piece_digested(
         &mut self,
         now: Moment,
         info: StreamInfo,
@@ -175,7 +176,7 @@ impl Pushes {
 
     /// As [`Pushes::piece_digested`], for a piece of hinted pages. They need no sentinel: nothing
     /// is learned from their use.
-    pub fn hinted_digested(
+    pub(super) fn hinted_digested(
         &mut self,
         now: Moment,
         token: Token,

@@ -1,14 +1,17 @@
 //! Requests without an answer.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use image::Metadata;
 use units::{BlockId, Moment, PageId, Token};
 
 use super::connections::{Connections, Sent};
+use crate::cached::ImageCache;
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::counters::RequestCounters;
 use crate::error::ReadError;
+use crate::page_parts::PageParts;
 
 /// A request for a block or for pages.
 pub(super) struct Request {
@@ -24,6 +27,8 @@ pub(super) struct Request {
     pub detours: u32,
     /// Made by readahead, and the server was told that a READ waits for it by now.
     hurried: bool,
+    /// The device cache is asked.
+    is_cached: bool,
     /// The connection it was handed to.
     sent: Option<Sent>,
 }
@@ -38,6 +43,8 @@ pub(super) struct Request {
 /// - A key is used once: an answer to a request that was made anew is not taken for the new one's.
 #[derive(Default)]
 pub(super) struct Requests {
+    /// What the device cache has.
+    cached: Option<Arc<ImageCache>>,
     open: BTreeMap<RequestKey, Request>,
     begun: u64,
     /// Blocks that were asked for.
@@ -53,7 +60,17 @@ pub(super) struct Requests {
 
 impl Request {
     pub fn new(wanted: Wanted, token: Token) -> Request {
-        Request { wanted, token, force: false, speculative: false, failures: 0, detours: 0, hurried: false, sent: None }
+        Request {
+            wanted,
+            token,
+            force: false,
+            speculative: false,
+            failures: 0,
+            detours: 0,
+            hurried: false,
+            is_cached: false,
+            sent: None,
+        }
     }
 
     /// A request for a block, because of one page.
@@ -68,7 +85,7 @@ impl Request {
 
     /// It was answered with something else.
     pub fn failed(&mut self, failure: Failure) {
-        self.failures += u32::from(failure != Failure::Later);
+        self.failures += u32::from(!matches!(failure, Failure::Later | Failure::Absent));
         // What came may have been decoded wrongly: the next answer is to be as it is stored.
         self.force |= failure == Failure::Corrupt;
     }
@@ -80,6 +97,11 @@ impl Request {
 }
 
 impl Requests {
+    /// Without any. `cached`: what the device cache has.
+    pub fn new(cached: Option<Arc<ImageCache>>) -> Requests {
+        Requests { cached, ..Requests::default() }
+    }
+
     /// The counters; so many more pages than are counted here did not match the image.
     pub fn counters(&self, wrong_pages: u64) -> RequestCounters {
         RequestCounters { verify_failures: self.counters.verify_failures + wrong_pages, ..self.counters }
@@ -119,15 +141,37 @@ impl Requests {
         self.fetching.contains_key(&block)
     }
 
+    /// Stored bytes of each block of a page that is not on its way already.
+    pub fn missing_bytes(&self, metadata: &Metadata, parts: &PageParts) -> Vec<u32> {
+        let stored = |block| metadata.block(block).map_or(0, |entry| entry.stored_bytes);
+        parts.blocks(metadata).into_iter().filter(|block| !self.is_fetching(*block)).map(stored).collect()
+    }
+
     /// Stored bytes of all blocks that were asked for and have not come.
     pub fn bytes_under_way(&self, metadata: &Metadata) -> u64 {
         let stored = |block: &BlockId| metadata.block(*block).map_or(0, |entry| u64::from(entry.stored_bytes));
         self.fetching.keys().map(stored).sum()
     }
 
-    /// Makes a request and sends it.
-    pub fn send(&mut self, now: Moment, request: Request, connections: &mut Connections) {
-        self.counters.requests += u64::from(!request.speculative);
+    /// Whether the device cache has a page by itself.
+    pub fn is_page_cached(&self, page: PageId) -> bool {
+        self.cached.as_ref().is_some_and(|cached| cached.has_page(page))
+    }
+
+    /// Whether it has all blocks of a page.
+    pub fn are_blocks_cached(&self, page: PageId) -> bool {
+        self.cached.as_ref().is_some_and(|cached| cached.has_blocks_of(page))
+    }
+
+    /// Whether it has a block.
+    pub fn is_block_cached(&self, block: BlockId) -> bool {
+        self.cached.as_ref().is_some_and(|cached| cached.has_block(block))
+    }
+
+    /// Makes a request and sends it, to the device cache if that has what is wanted.
+    pub fn send(&mut self, now: Moment, mut request: Request, connections: &mut Connections) {
+        request.is_cached = self.cached.as_ref().is_some_and(|cached| cached.has(&request.wanted));
+        self.counters.requests += u64::from(!request.speculative && !request.is_cached);
         let key = self.open(request);
         self.dispatch(now, key, connections);
     }
@@ -153,8 +197,11 @@ impl Requests {
     /// Hands a request to a connection, or parks it until there is one. Readahead uses the
     /// connection of the program too: there the server knows what goes first.
     fn dispatch(&mut self, now: Moment, key: RequestKey, connections: &mut Connections) {
-        let Some(token) = self.open.get(&key).map(|request| request.token) else { return };
-        let Some(connection) = connections.of(token) else {
+        let Some((token, is_cached)) = self.open.get(&key).map(|request| (request.token, request.is_cached)) else {
+            return;
+        };
+        let connection = if is_cached { connections.cache() } else { connections.of(token) };
+        let Some(connection) = connection else {
             self.parked.push(key);
             return;
         };

@@ -60,7 +60,7 @@ struct Sim {
 impl Sim {
     fn new(tree: Arc<Tree>, seed: u64, config: &Config) -> Sim {
         let pool = Arc::new(Allocator::start().unwrap());
-        let schedule = Schedule::new(Arc::clone(&tree.metadata), pool, config, CONNECTIONS, true);
+        let schedule = Schedule::new(Arc::clone(&tree.metadata), pool, config, CONNECTIONS, true, None);
         Sim {
             tree,
             schedule,
@@ -112,7 +112,7 @@ impl Sim {
             evicted.extend(effects.evicted);
         }
         for gone in evicted {
-            if !self.schedule.is_auditing() {
+            if !self.schedule.pushes().is_auditing() {
                 let bytes = gone.bytes().expect("verified bytes");
                 let mut candidates = evicted_candidates(&self.tree.metadata, &gone);
                 if !bytes.is_verified() {
@@ -238,7 +238,7 @@ impl Sim {
         let count = 1 + self.pick(8) as u32;
         let pages: Vec<PageId> =
             (first..(first + count).min(101)).map(|index| PageId::new(self.tree.big(), index)).collect();
-        self.schedule.piece_arriving(&pages);
+        self.schedule.pushes().piece_received(pages.iter().copied());
         self.pieces.push_back((key, info, pages));
     }
 
@@ -289,7 +289,7 @@ impl Sim {
                 [StoreOutcome::Stored, StoreOutcome::Stored, StoreOutcome::UnknownInode, StoreOutcome::Failed]
                     [self.pick(4)];
             if outcome == StoreOutcome::UnknownInode && keep_for.is_some() {
-                self.schedule.inode_unknown(run.inode);
+                self.schedule.looked_up(run.inode, false);
             }
             self.schedule.store_ended(&run, outcome, keep_for);
         }

@@ -51,6 +51,16 @@ struct TokenTouches {
     reported: HashSet<u64>,
     pending: Vec<PageId>,
     used_at: u64,
+    /// It needed something that the device cache has not. Until then a server is told nothing: it
+    /// would push what is here.
+    needs_server: bool,
+}
+
+impl TokenTouches {
+    /// Whether a server is to know of it.
+    fn is_told(&self, connections: &Connections) -> bool {
+        self.needs_server || connections.cache().is_none()
+    }
 }
 
 impl Touches {
@@ -64,8 +74,8 @@ impl Touches {
         if !self.is_reported(token) {
             return;
         }
-        if self.add(token, page, now) || urgent {
-            connections.touch(token, self.take(token));
+        if self.add(token, page, now, connections) || urgent {
+            connections.touch(token, self.take(token, connections));
         }
     }
 
@@ -79,10 +89,13 @@ impl Touches {
         if !self.is_reported(token) {
             return;
         }
-        connections.touch(token, self.take(token));
         for page in pages {
-            self.report(token, *page);
+            self.report(token, *page, connections);
         }
+        if let Some(touches) = self.tokens.get_mut(&token) {
+            touches.needs_server = true;
+        }
+        connections.touch(token, self.take(token, connections));
     }
 
     /// Whether the server learns from a token.
@@ -91,8 +104,8 @@ impl Touches {
     }
 
     /// Adds a pending page. True when the batch of this action is full.
-    fn add(&mut self, token: Token, page: PageId, now: Moment) -> bool {
-        if !self.report(token, page) {
+    fn add(&mut self, token: Token, page: PageId, now: Moment, connections: &mut Connections) -> bool {
+        if !self.report(token, page, connections) {
             return false;
         }
         let touches = self.tokens.entry(token).or_default();
@@ -102,7 +115,7 @@ impl Touches {
     }
 
     /// Notes that a page is reported. False if it was before.
-    fn report(&mut self, token: Token, page: PageId) -> bool {
+    fn report(&mut self, token: Token, page: PageId, connections: &mut Connections) -> bool {
         self.clock += 1;
         if !self.tokens.contains_key(&token) && self.tokens.len() >= TOKENS_MAX {
             self.forget_quietest(token);
@@ -110,6 +123,9 @@ impl Touches {
         let touches = self.tokens.entry(token).or_default();
         touches.used_at = self.clock;
         let fresh = touches.reported.insert(page.to_u64());
+        if fresh {
+            connections.touch_cache(token, page);
+        }
         self.reported_total += usize::from(fresh);
         if self.reported_total > REPORTED_MAX {
             self.forget_quietest(token);
@@ -117,9 +133,10 @@ impl Touches {
         fresh
     }
 
-    /// The pages of one action that were not sent yet, in order.
-    fn take(&mut self, token: Token) -> Vec<PageId> {
-        self.tokens.get_mut(&token).map(|touches| std::mem::take(&mut touches.pending)).unwrap_or_default()
+    /// The pages of one action that a server is to be told of now, in order.
+    fn take(&mut self, token: Token, connections: &Connections) -> Vec<PageId> {
+        let touches = self.tokens.get_mut(&token).filter(|touches| touches.is_told(connections));
+        touches.map(|touches| std::mem::take(&mut touches.pending)).unwrap_or_default()
     }
 
     /// When [`Touches::expire`] is due. May be early, never late.
@@ -134,7 +151,9 @@ impl Touches {
         }
         self.since = None;
         for (token, touches) in &mut self.tokens {
-            connections.touch(*token, std::mem::take(&mut touches.pending));
+            if touches.is_told(connections) {
+                connections.touch(*token, std::mem::take(&mut touches.pending));
+            }
         }
     }
 
@@ -142,7 +161,9 @@ impl Touches {
     pub fn end(&mut self, token: Token, connections: &mut Connections) {
         if let Some(touches) = self.tokens.remove(&token) {
             self.reported_total -= touches.reported.len();
-            connections.touch(token, touches.pending);
+            if touches.is_told(connections) {
+                connections.touch(token, touches.pending);
+            }
         }
     }
 
@@ -171,7 +192,7 @@ mod tests {
     }
 
     fn connected() -> Connections {
-        let mut connections = Connections::new(1, true);
+        let mut connections = Connections::new(1, true, false);
         connections.up(0, false);
         connections
     }
@@ -231,13 +252,13 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut touches = Touches::new(true);
+        let (mut touches, mut connections) = (Touches::new(true), connected());
         for step in 0..(REPORTED_MAX as u32 * 3) {
-            touches.report(Token((step / 1000) as u128), page(step));
+            touches.report(Token((step / 1000) as u128), page(step), &mut connections);
             assert!(touches.reported_total <= REPORTED_MAX && touches.tokens.len() <= TOKENS_MAX);
         }
         for step in 0..(REPORTED_MAX as u32 * 2) {
-            touches.report(Token(7), page(step));
+            touches.report(Token(7), page(step), &mut connections);
             assert!(touches.reported_total <= REPORTED_MAX);
         }
         let counted: usize = touches.tokens.values().map(|touches| touches.reported.len()).sum();

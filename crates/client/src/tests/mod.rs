@@ -2,6 +2,7 @@
 //! misbehave.
 
 mod ablation;
+mod cached;
 mod decoded;
 mod demand;
 mod early;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use cache::Cache;
 use server::{Logger, Server, StoreAt};
 use store::{Memory, Store};
 use tokio::sync::oneshot;
@@ -13,7 +14,7 @@ use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, read_page};
 use crate::upload::{News, Progress, upload};
-use crate::{Config, Session, admin};
+use crate::{ClientError, Config, Session, admin};
 use connection::{Target, Trust};
 
 pub(super) struct Rig {
@@ -47,12 +48,21 @@ impl Rig {
     }
 
     pub fn open(&self, config: Config) -> (Arc<Session>, Arc<FakeSink>) {
-        let target = Target::parse(&format!("runnel://{}/app", self.address)).unwrap();
-        let session = Session::open(&target, config).unwrap();
-        let sink = Arc::new(FakeSink::default());
-        session.attach(sink.clone());
-        (session, sink)
+        open_at(self.address, config, None).unwrap()
     }
+}
+
+/// Opens the image of a server that may be gone.
+pub(super) fn open_at(
+    address: std::net::SocketAddr,
+    config: Config,
+    cache: Option<&Arc<Cache>>,
+) -> Result<(Arc<Session>, Arc<FakeSink>), ClientError> {
+    let target = Target::parse(&format!("runnel://{address}/app")).unwrap();
+    let session = Session::open_cached(&target, config, cache)?;
+    let sink = Arc::new(FakeSink::default());
+    session.attach(sink.clone());
+    Ok((session, sink))
 }
 
 impl Drop for Rig {
@@ -66,12 +76,12 @@ impl Drop for Rig {
 }
 
 /// A program start: 90 pages, in an order that no readahead guesses.
-fn order() -> Vec<u32> {
+pub(super) fn order() -> Vec<u32> {
     (0..90).map(|i| i * 37 % 101).collect()
 }
 
 /// Reads what the kernel does not have yet, as a program would fault it in.
-fn run(session: &Session, sink: &FakeSink, tree: &Tree, token: u128) {
+pub(super) fn run(session: &Session, sink: &FakeSink, tree: &Tree, token: u128) {
     for index in order() {
         let page = PageId::new(tree.big(), index);
         if let Some(bytes) = sink.page(page) {

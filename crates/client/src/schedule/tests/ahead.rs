@@ -74,7 +74,7 @@ fn what_a_push_brings_is_not_guessed() {
         (0..9).for_each(|_| sim.schedule.readahead.followers().missed(PROGRAM));
         let pages: Vec<PageId> = (16..101).map(|index| PageId::new(sim.tree.big(), index)).collect();
         if pushed {
-            sim.schedule.piece_arriving(&pages);
+            sim.schedule.pushes().piece_received(pages.iter().copied());
         }
         assert_eq!(guesses_of_read(&mut sim, 0) == 0, pushed);
     }

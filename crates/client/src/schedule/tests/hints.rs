@@ -22,7 +22,7 @@ impl Sim {
         let info = StreamInfo { token, audit: false, hinted: true };
         self.schedule.stream_started(key, info);
         self.streams.push((key, info));
-        self.schedule.piece_arriving(pages);
+        self.schedule.pushes().piece_received(pages.iter().copied());
         self.pieces.push_back((key, info, pages.to_vec()));
     }
 

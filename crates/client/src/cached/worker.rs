@@ -1,0 +1,291 @@
+//! The thread of the device cache: answers requests from it, puts what a program will need next
+//! into the page cache, and writes what servers sent.
+//!
+//! To the schedule it is one more connection. It gets the touches of programs at once, and pushes
+//! through the storer as a server does: the first page of each segment is held back, and its READ
+//! tells how far the program is.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use predict::{ActionPredictor, Audits, Predictor, PushOrder, Verdict};
+use units::{BlockId, PageId, SegmentIndex, StreamId, Token};
+use wire::{PushEncoding, PushPiece};
+
+use super::reader::Reader;
+use super::writer::Writer;
+use super::{ImageCache, start};
+use crate::command::{Command, ConnectionIndex, Failure, Kept, RequestKey, StreamKey, Wanted};
+use crate::job::Job;
+use crate::schedule::StreamInfo;
+use crate::shared::Shared;
+
+/// Bytes of pushed pages that the storer may have at once.
+const PUSHED_BYTES_MAX: usize = 512 << 10;
+
+/// How often runs that are over are looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What is learned is written so often at most, and when the session ends.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The thread's own state.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    index: ConnectionIndex,
+    commands: Receiver<Command>,
+    reader: Reader,
+    writer: Writer,
+    predictor: ActionPredictor,
+    runs: HashMap<Token, Run>,
+    /// Streams that were begun.
+    streams: u32,
+    /// Bytes that the storer has.
+    pushed_bytes: usize,
+    /// When what was learned was written.
+    saved: units::Moment,
+}
+
+/// A program whose next pages are pushed.
+struct Run {
+    stream: StreamKey,
+    /// Positions and pages of its action that are to be pushed, in order.
+    queue: VecDeque<(u32, PageId)>,
+    sent: HashSet<PageId>,
+}
+
+impl Worker {
+    pub fn new(
+        shared: Arc<Shared>,
+        index: ConnectionIndex,
+        commands: Receiver<Command>,
+        image: Arc<ImageCache>,
+    ) -> Worker {
+        let metadata = Arc::clone(&shared.metadata);
+        let config = predict::Config { audits: Audits::NONE, ..predict::Config::default() };
+        let predictor = match start::actions(&image, metadata.id()) {
+            Some(actions) => ActionPredictor::with_actions(actions, config),
+            None => ActionPredictor::new(metadata.id(), config),
+        };
+        let saved = shared.clock.now();
+        Worker {
+            index,
+            commands,
+            reader: Reader::new(Arc::clone(&image), Arc::clone(&metadata)),
+            writer: Writer::new(image, metadata),
+            predictor,
+            runs: HashMap::new(),
+            streams: 0,
+            pushed_bytes: 0,
+            saved,
+            shared,
+        }
+    }
+
+    /// Works until the session closes.
+    pub fn work(mut self) {
+        loop {
+            let command = match self.push_some() {
+                true => self.commands.try_recv().ok(),
+                false => match self.commands.recv_timeout(TICK) {
+                    Ok(command) => Some(command),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.tick();
+                        None
+                    }
+                    Err(RecvTimeoutError::Disconnected) => Some(Command::Close),
+                },
+            };
+            match command {
+                Some(Command::Close) => break,
+                Some(command) => self.obey(command),
+                None => {}
+            }
+        }
+        // What was sent before is all here.
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Keep(kept) = command {
+                self.keep(kept);
+            }
+        }
+        let tokens: Vec<Token> = self.runs.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.end(token));
+        self.writer.flush();
+        self.save();
+        self.writer.close();
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Request { key, wanted, .. } => self.answer(key, &wanted),
+            Command::Touch { token, pages } => pages.into_iter().for_each(|page| self.touched(token, page)),
+            Command::TokenEnd { token } => {
+                self.end(token);
+                if self.shared.clock.now().since(self.saved) >= SAVE_EVERY {
+                    self.save();
+                }
+            }
+            Command::Credit { bytes, .. } => self.pushed_bytes = self.pushed_bytes.saturating_sub(bytes as usize),
+            Command::StopPush { stream } => {
+                self.runs.values_mut().filter(|run| run.stream == stream).for_each(|run| run.queue.clear());
+            }
+            Command::Keep(kept) => self.keep(kept),
+            // For servers.
+            _ => {}
+        }
+    }
+
+    /// Nothing happened for a while.
+    fn tick(&mut self) {
+        self.writer.flush();
+        self.predictor.expire(self.shared.clock.now());
+    }
+
+    /// Answers a request, or says that it must go to a server.
+    fn answer(&mut self, key: RequestKey, wanted: &Wanted) {
+        let answered = match wanted {
+            Wanted::Block { block, .. } => self.answer_block(key, *block),
+            Wanted::Pages(pages) => self.answer_pages(key, pages),
+        };
+        if !answered {
+            self.shared.run(|schedule, now| schedule.failed(now, key, Failure::Absent));
+        }
+    }
+
+    fn answer_block(&mut self, key: RequestKey, block: BlockId) -> bool {
+        let Some(stored) = self.reader.stored_block(block) else { return false };
+        self.shared.take_block(key, block, stored.into());
+        true
+    }
+
+    fn answer_pages(&mut self, key: RequestKey, pages: &[PageId]) -> bool {
+        let (mut raw, mut ends) = (Vec::new(), Vec::new());
+        for page in pages {
+            if !self.reader.page(*page, &mut raw) {
+                return false;
+            }
+            ends.push(raw.len());
+        }
+        let mut start = 0;
+        let mut found = Vec::with_capacity(pages.len());
+        for (page, end) in pages.iter().zip(ends) {
+            found.push((*page, Some(&raw[start..end])));
+            start = end;
+        }
+        self.shared.run(|schedule, now| schedule.pages_arrived(now, key, &found));
+        true
+    }
+
+    /// A program touched a page: what comes next may be here.
+    fn touched(&mut self, token: Token, page: PageId) {
+        let verdict = self.predictor.touch(token, page, self.shared.clock.now());
+        self.follow(token, verdict);
+    }
+
+    fn follow(&mut self, token: Token, verdict: Verdict) {
+        if verdict.cancel
+            && let Some(run) = self.runs.get_mut(&token)
+        {
+            run.queue.clear();
+        }
+        if let Some((from, run)) = verdict.hold.zip(self.runs.get_mut(&token)) {
+            run.queue.retain(|(position, _)| *position < from);
+        }
+        if let Some(order) = verdict.push {
+            self.order(token, &order);
+        }
+    }
+
+    fn order(&mut self, token: Token, order: &PushOrder) {
+        let pages = self.predictor.pages(token, order).to_vec();
+        if order.begins
+            && let Some(old) = self.runs.remove(&token)
+        {
+            let _ = self.shared.storer.send(Job::Over { key: old.stream });
+            let run = self.begin(token, old.sent);
+            self.runs.insert(token, run);
+        } else if !self.runs.contains_key(&token) {
+            let run = self.begin(token, HashSet::new());
+            self.runs.insert(token, run);
+        }
+        let Some(run) = self.runs.get_mut(&token) else { return };
+        run.queue.extend((order.from..).zip(pages));
+    }
+
+    /// Begins a stream of pages for a program.
+    fn begin(&mut self, token: Token, sent: HashSet<PageId>) -> Run {
+        self.streams += 1;
+        let stream = StreamKey { connection: self.index, generation: 0, stream: StreamId(self.streams) };
+        let info = StreamInfo { token, audit: false, hinted: false };
+        self.shared.run(|schedule, _| schedule.stream_started(stream, info));
+        let job = Job::Started { key: stream, info, encoding: PushEncoding::Stored, window_log: 0 };
+        let _ = self.shared.storer.send(job);
+        Run { stream, queue: VecDeque::new(), sent }
+    }
+
+    /// Pushes a segment, or what is left of it, for one program. False if there is nothing to push
+    /// now.
+    fn push_some(&mut self) -> bool {
+        if self.pushed_bytes >= PUSHED_BYTES_MAX {
+            return false;
+        }
+        let segment_pages = self.predictor.config().segment_pages.max(1);
+        let Some(run) = self.runs.values_mut().find(|run| !run.queue.is_empty()) else { return false };
+        let segment = run.queue.front().map_or(0, |(position, _)| position / segment_pages);
+        let (mut pages, mut raw) = (Vec::new(), Vec::new());
+        while let Some((position, page)) = run.queue.front().copied() {
+            if position / segment_pages != segment || pages.len() >= super::RECORD_PAGES_MAX {
+                break;
+            }
+            run.queue.pop_front();
+            if !run.sent.contains(&page) && self.reader.page(page, &mut raw) {
+                run.sent.insert(page);
+                pages.push(page);
+            }
+        }
+        let stream = run.stream;
+        if !pages.is_empty() {
+            let bytes = raw.len();
+            self.pushed_bytes += bytes;
+            self.shared.run(|schedule, _| schedule.pushes().piece_received(pages.iter().copied()));
+            self.shared.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
+            let piece = PushPiece { stream: stream.stream, segment: SegmentIndex(segment), pages, bytes: raw.into() };
+            let _ = self.shared.storer.send(Job::Piece { key: stream, piece, credit: bytes as u32, announced: true });
+        }
+        true
+    }
+
+    /// A program ended.
+    fn end(&mut self, token: Token) {
+        self.predictor.end(token, self.shared.clock.now());
+        if let Some(run) = self.runs.remove(&token) {
+            let _ = self.shared.storer.send(Job::Over { key: run.stream });
+        }
+    }
+
+    /// Writes what a server sent, and learns from pages that it pushed.
+    fn keep(&mut self, kept: Kept) {
+        if let Kept::Pushed { token, pages, .. } = &kept {
+            // What a server pushes comes in the order of its action, and is not touched visibly.
+            for page in pages {
+                if !self.reader.has(*page) {
+                    let verdict = self.predictor.touch(*token, *page, self.shared.clock.now());
+                    self.follow(*token, verdict);
+                }
+            }
+        }
+        self.shared.kept_bytes.fetch_sub(kept.bytes(), Ordering::AcqRel);
+        self.writer.keep(kept);
+    }
+
+    /// Writes what was learned, if it changed.
+    fn save(&mut self) {
+        self.saved = self.shared.clock.now();
+        if !self.predictor.take_changed().is_empty() {
+            self.writer.actions(&self.predictor.actions().encode());
+        }
+    }
+}
