@@ -194,15 +194,17 @@ impl Maker<'_> {
 
     /// An image of EROFS; `packed` stores what is equal once, and tails and small files together.
     /// An extent has at most a block when it is decoded, as in the others; only clusters of 4 KiB
-    /// hold what compresses to so much, since else they could not compress at all. Files keep their
-    /// times: Python compiles a module again whose source has another time than it was compiled of.
+    /// hold what compresses to so much, since else they could not compress at all. With zstd a
+    /// cluster has at most half a block: mkfs.erofs 1.9.4 writes images that neither the kernel nor
+    /// its own fsck.erofs can read if clusters may be as large as extents. Files keep their times:
+    /// Python compiles a module again whose source has another time than it was compiled of.
     pub(super) fn erofs(&self, codec: Codec, block: &str, packed: bool) -> anyhow::Result<Image> {
         let bytes = bytes_of(block)?;
-        let codec_option = match codec {
-            Codec::Zstd => format!("-zzstd,level={ZSTD_LEVEL}"),
-            Codec::Lz4 => format!("-zlz4hc,level={LZ4_LEVEL}"),
+        let (codec_option, cluster) = match codec {
+            Codec::Zstd => (format!("-zzstd,level={ZSTD_LEVEL}"), (bytes / 2).max(4096)),
+            Codec::Lz4 => (format!("-zlz4hc,level={LZ4_LEVEL}"), bytes),
         };
-        let mut arguments = words(&["--quiet", "-T0", "--mkfs-time", &codec_option, &format!("-C{bytes}")]);
+        let mut arguments = words(&["--quiet", "-T0", "--mkfs-time", &codec_option, &format!("-C{cluster}")]);
         if bytes > 4096 {
             arguments.push(format!("--max-extent-bytes={bytes}").into());
         }
