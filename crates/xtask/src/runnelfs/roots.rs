@@ -121,6 +121,7 @@ fn add_app(app: &str, root: &Path) -> anyhow::Result<()> {
     // Not below a project, whose settings would count.
     run(fetch.current_dir("/"), "apt-get install maven")?;
     let folder = root.join("app").join(name);
+    fs::create_dir_all(&folder)?;
     for archive in files(&downloads, "aar")? {
         let mut unpack = Command::new("unzip");
         unpack.args(["-q", "-o"]).arg(&archive).args(["jni/arm64-v8a/*", "classes.jar", "res/*", "assets/*"]);
