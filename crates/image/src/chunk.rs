@@ -93,8 +93,9 @@ impl Metadata {
         Some(PageId::new(inode, (u64::from(index) * self.chunk_bytes() as u64 / PAGE_BYTES as u64) as u32))
     }
 
-    /// The first file that refers to a chunk, and where in it, in chunks.
-    pub(crate) fn chunk_reference(&self, id: ChunkId) -> Option<(InodeId, u32)> {
+    /// The first file that refers to a chunk, and where in it, in chunks: the position that filters
+    /// of blocks go by. `None` if there is no such chunk.
+    pub fn chunk_reference(&self, id: ChunkId) -> Option<(InodeId, u32)> {
         if id.0 >= self.chunk_count() {
             return None;
         }

@@ -14,6 +14,14 @@ fn corrupt(offset: usize, what: &'static str, expected: u64, found: u64) -> Imag
 
 /// The dictionaries of a decoded section.
 pub(crate) fn parse(raw: &[u8]) -> Result<Vec<Dictionary>, ImageError> {
+    let prepare = |(index, dictionary): (u32, &[u8])| {
+        Dictionary::new(dictionary).map_err(|source| ImageError::Dictionary { index, source })
+    };
+    (0u32..).zip(split(raw)?).map(prepare).collect()
+}
+
+/// The bytes of each dictionary of a decoded section.
+pub(crate) fn split(raw: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
     let number = |index: usize| {
         let bytes = raw.get(index * NUMBER_BYTES..).and_then(|rest| rest.first_chunk());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
@@ -30,10 +38,12 @@ pub(crate) fn parse(raw: &[u8]) -> Result<Vec<Dictionary>, ImageError> {
         let bytes = number(index).ok_or(corrupt(at, "the end of the section, at least", start as u64, at as u64))?;
         let end = start.saturating_add(bytes as usize);
         let dictionary = raw.get(start..end);
-        let dictionary =
-            dictionary.ok_or(corrupt(at, "the end of a dictionary, at most", raw.len() as u64, end as u64))?;
-        let prepared = Dictionary::new(dictionary);
-        dictionaries.push(prepared.map_err(|source| ImageError::Dictionary { index: index as u32 - 1, source })?);
+        dictionaries.push(dictionary.ok_or(corrupt(
+            at,
+            "the end of a dictionary, at most",
+            raw.len() as u64,
+            end as u64,
+        ))?);
         start = end;
     }
     if start != raw.len() {

@@ -81,14 +81,11 @@ impl Metadata {
                 *slot = decode(section, &stored)?;
             }
         }
-        let dictionaries = match superblock.section(format::SECTION_DICTIONARIES).filter(|section| !section.optional) {
-            None => Vec::new(),
-            Some(section) => {
-                read_stored(source, section, &mut stored)?;
-                dictionary::parse(&decode(section, &stored)?)?
-            }
-        };
         drop(stored);
+        let dictionaries = match read_dictionaries(&superblock, source)? {
+            None => Vec::new(),
+            Some(raw) => dictionary::parse(&raw)?,
+        };
         let [inodes, entries, names, targets, xattr_sets, xattrs, xattr_bytes, extents, chunks, blocks] = raw;
         let (blocks, hashes) = block_hashes::split(&superblock, &blocks);
         let tables = Tables {
@@ -108,6 +105,16 @@ impl Metadata {
         let chunk_index = data::validate(&superblock, &tables)?;
         let block_hashes = BlockHashes::of(&superblock, hashes);
         Ok(Metadata { superblock, tables, chunk_index, hashes: ChunkHashes::default(), block_hashes })
+    }
+
+    /// The bytes of each dictionary of blocks, from the image this was opened from; opening keeps
+    /// them only as decoders need them.
+    ///
+    /// # Errors
+    /// The source fails or changed.
+    pub fn dictionaries(&self, source: &dyn ReadAt) -> Result<Vec<Vec<u8>>, ImageError> {
+        let Some(raw) = read_dictionaries(&self.superblock, source)? else { return Ok(Vec::new()) };
+        Ok(dictionary::split(&raw)?.into_iter().map(<[u8]>::to_vec).collect())
     }
 
     /// Where the chunk hashes stand, or would stand after the end of the file if they are derived.
@@ -191,6 +198,15 @@ impl Metadata {
         read_stored(source, section, &mut stored)?;
         decode(section, &stored).map(Some)
     }
+}
+
+/// The decoded section of dictionaries, if there is one.
+fn read_dictionaries(superblock: &Superblock, source: &dyn ReadAt) -> Result<Option<Box<[u8]>>, ImageError> {
+    let section = superblock.section(format::SECTION_DICTIONARIES).filter(|section| !section.optional);
+    let Some(section) = section else { return Ok(None) };
+    let mut stored = Vec::new();
+    read_stored(source, section, &mut stored)?;
+    decode(section, &stored).map(Some)
 }
 
 impl std::fmt::Debug for Metadata {

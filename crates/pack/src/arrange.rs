@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use image::Filter;
 
 use crate::Options;
+use crate::base::Kept;
 use crate::group::{Group, Kind};
 use crate::hot::Programs;
 use crate::options::Stages;
@@ -14,7 +15,7 @@ use crate::recompress::{self, Streams};
 use crate::sort::{self, Item};
 use crate::survey::Survey;
 
-/// The blocks to make.
+/// The new blocks.
 pub(crate) struct Arrangement {
     /// For each block its chunks, by number, in the order in which they lie in it.
     pub(crate) blocks: Vec<Vec<u32>>,
@@ -25,32 +26,38 @@ pub(crate) struct Arrangement {
     pub(crate) hot_blocks: u32,
 }
 
-/// Arranges all chunks. `sorted` gets the number of chunks each time some are done. Runs on the
-/// current pool.
+/// Arranges all chunks that do not lie in `kept` blocks. `sorted` gets the number of chunks each
+/// time some are done. Runs on the current pool.
 pub(crate) fn arrange(
     survey: &Survey,
+    kept: &Kept<'_>,
     options: &Options,
     stages: &Stages,
     sorted: &(dyn Fn(u64) + Sync),
 ) -> Arrangement {
     let classes = classes(survey, stages);
-    let items: Vec<Item> = survey
-        .chunks
-        .list
-        .iter()
-        .zip(0..)
-        .map(|(chunk, number)| Item {
-            group: if stages.recompress && survey.streams.of(number).is_some() {
-                STREAM.0
-            } else {
-                let group = group(chunk.group, stages);
-                classes.get(&chunk.programs).filter(|_| group.is_hot()).map_or(group.0, |class| sort::HOT | class)
-            },
+    let list = &survey.chunks.list;
+    let in_stream = |chunk: u32| stages.recompress && survey.streams.of(chunk).is_some();
+    let new: Vec<u32> = (0..list.len() as u32).filter(|&chunk| !kept.has(chunk) && !in_stream(chunk)).collect();
+    let group_of = |chunk: u32| group(list[chunk as usize].group, stages);
+    let item = |&number: &u32| {
+        let (chunk, group) = (&list[number as usize], group_of(number));
+        let class = classes.get(&chunk.programs).filter(|_| group.is_hot());
+        Item {
+            group: class.map_or(group.0, |class| sort::HOT | class),
             file: chunk.file,
             position: chunk.position,
             bytes: chunk.bytes,
-        })
-        .collect();
+        }
+    };
+    let items: Vec<Item> = new.iter().map(item).collect();
+    let some;
+    let features = if new.len() == list.len() {
+        &survey.features
+    } else {
+        some = survey.features.of_items(&new);
+        &some
+    };
     let config = sort::Config {
         method: stages.sort,
         block_bytes: options.block_bytes,
@@ -58,23 +65,19 @@ pub(crate) fn arrange(
         locality: options.locality,
         sorter: options.sorter.as_deref(),
     };
-    let (hot, cold): (Vec<_>, Vec<_>) = sort::blocks(&items, &survey.features, &config, sorted)
-        .into_iter()
-        .filter(|block| block.first().is_none_or(|&chunk| items[chunk as usize].group != STREAM.0))
-        .partition(|block| block.first().is_some_and(|&chunk| Group(items[chunk as usize].group).is_hot()));
-    let hot_blocks = hot.len() as u32;
-    let streams = if stages.recompress { streams(&survey.streams, &config) } else { Vec::new() };
-    let blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).chain(streams).collect();
-    let group_of = |chunk: u32| {
-        let is_class = !classes.is_empty() && Group(items[chunk as usize].group).is_hot();
-        if is_class {
-            group(survey.chunks.list[chunk as usize].group, stages)
-        } else {
-            Group(items[chunk as usize].group)
-        }
-    };
     let first = |block: &Vec<u32>| block.first().map_or(Group(0), |&chunk| group_of(chunk));
-    Arrangement { groups: blocks.iter().map(first).collect(), blocks, hot_blocks }
+    let (hot, cold): (Vec<_>, Vec<_>) = sort::blocks(&items, features, &config, sorted)
+        .into_iter()
+        .map(|block| block.into_iter().map(|item| new[item as usize]).collect())
+        .partition(|block| first(block).is_hot());
+    let hot_blocks = hot.len() as u32;
+    let mut blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).collect();
+    let mut groups: Vec<Group> = blocks.iter().map(first).collect();
+    if stages.recompress {
+        blocks.extend(streams(&survey.streams, &config));
+        groups.resize(blocks.len(), STREAM);
+    }
+    Arrangement { blocks, groups, hot_blocks }
 }
 
 /// Numbers of the sets of programs that touch the same chunks, what most of them touch first. A
@@ -112,7 +115,7 @@ fn streams(streams: &Streams, config: &sort::Config<'_>) -> Vec<Vec<u32>> {
 }
 
 /// The group of a chunk as far as the stages look at it.
-fn group(mut group: Group, stages: &Stages) -> Group {
+pub(crate) fn group(mut group: Group, stages: &Stages) -> Group {
     if !stages.group {
         group = group.without_kind();
     }
@@ -146,7 +149,7 @@ mod tests {
             survey.features.push(&[]);
         }
         let options = Options { block_bytes: 64 << 10, stages: Stages::ALL, ..Options::default() };
-        let found = arrange(&survey, &options, &options.stages, &|_| {});
+        let found = arrange(&survey, &Kept::default(), &options, &options.stages, &|_| {});
         let sets = |block: &Vec<u32>| {
             let programs = block.iter().map(|chunk| survey.chunks.list[*chunk as usize].programs);
             programs.collect::<std::collections::BTreeSet<_>>()

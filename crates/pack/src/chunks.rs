@@ -24,7 +24,7 @@ pub(crate) fn hashes(chunks: &[&[u8]]) -> Vec<Option<[u8; 32]>> {
 
 /// BLAKE3 output is as good a table position as any hash of it: takes the first 8 bytes.
 #[derive(Default)]
-struct Prefix(u64);
+pub(crate) struct Prefix(u64);
 
 impl Hasher for Prefix {
     fn finish(&self) -> u64 {

@@ -12,9 +12,11 @@ use std::collections::BTreeMap;
 use codec::EncodeDictionary;
 use image::Codec;
 
-use crate::Options;
+use crate::base::Kept;
 use crate::group::Group;
 use crate::options::Stages;
+use crate::survey::Survey;
+use crate::{Options, PackError};
 
 /// Largest block that a dictionary helps: larger ones fill their own window.
 const BLOCK_BYTES_MAX: u32 = 128 << 10;
@@ -34,6 +36,18 @@ pub(crate) struct Dictionaries {
 }
 
 impl Dictionaries {
+    /// Those of a base, which kept blocks name by number; new blocks use them too where they fit.
+    pub(crate) fn kept(kept: &Kept<'_>, survey: &Survey, options: &Options) -> Result<Dictionaries, PackError> {
+        let raw = kept.dictionaries()?;
+        if !Dictionaries::fit(options, &options.stages) {
+            return Ok(Dictionaries { raw, ..Dictionaries::default() });
+        }
+        let prepare = |raw: &Vec<u8>| EncodeDictionary::new(options.effective_level(), raw);
+        let prepared = raw.iter().map(prepare).collect::<Result<_, _>>()?;
+        let by_group = kept.dictionary_of_groups(survey, options);
+        Ok(Dictionaries { raw, prepared, by_group, hot: Dictionaries::fit_hot(options) })
+    }
+
     /// The dictionary for a group, with its index.
     pub(crate) fn of(&self, group: Group) -> Option<(u8, &EncodeDictionary)> {
         if group.is_hot() && !self.hot {
@@ -56,5 +70,10 @@ impl Dictionaries {
     /// Whether dictionaries are of any use with these options.
     pub(crate) fn fit(options: &Options, stages: &Stages) -> bool {
         stages.dictionary && options.codec == Codec::Zstd && options.block_bytes <= BLOCK_BYTES_MAX
+    }
+
+    /// Whether they are for hot blocks too.
+    fn fit_hot(options: &Options) -> bool {
+        options.hot_block_bytes() <= BLOCK_BYTES_MAX
     }
 }

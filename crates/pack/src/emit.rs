@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use units::BlockId;
 
 use crate::arrange::Arrangement;
+use crate::base::{Kept, KeptBlock, Place};
 use crate::dictionary::Dictionaries;
 use crate::gather::gather;
 use crate::inodes::FileWork;
@@ -27,6 +28,7 @@ pub(crate) struct Emitter<'a> {
     pub(crate) options: &'a Options,
     pub(crate) files: &'a [FileWork<'a>],
     pub(crate) survey: &'a Survey,
+    pub(crate) kept: &'a Kept<'a>,
     pub(crate) dictionaries: &'a Dictionaries,
 }
 
@@ -35,6 +37,17 @@ pub(crate) struct Emitted {
     pub(crate) blocks: Vec<BlockRecord>,
     /// By chunk number.
     pub(crate) chunks: Vec<ChunkRecord>,
+    /// The first so many blocks are hot.
+    pub(crate) hot_blocks: u32,
+}
+
+/// Where a block comes from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// A base.
+    Kept(&'a KeptBlock<'a>),
+    /// This block of the arrangement.
+    New(usize),
 }
 
 /// A block of which nothing is known yet.
@@ -69,31 +82,51 @@ impl Emitter<'_> {
         write: &mut dyn FnMut(&[u8]) -> Result<(), PackError>,
     ) -> Result<Emitted, PackError> {
         let nowhere = ChunkRecord { block: BlockId(0), offset: 0, bytes: 0, hash: [0; 32] };
+        let (hot, cold) = self.origins(arrangement);
+        let hot_blocks = hot.len() as u32;
+        let origins: Vec<Origin<'_>> = hot.into_iter().chain(cold).collect();
         let mut emitted = Emitted {
-            blocks: Vec::with_capacity(arrangement.blocks.len()),
+            blocks: Vec::with_capacity(origins.len()),
             chunks: vec![nowhere; self.survey.chunks.list.len()],
+            hot_blocks,
         };
         let window = pool.current_num_threads() * WINDOW_BLOCKS_PER_THREAD;
-        for from in (0..arrangement.blocks.len()).step_by(window) {
-            let to = arrangement.blocks.len().min(from + window);
-            let made: Vec<Made> = pool.install(|| {
-                (from..to).into_par_iter().map(|index| self.make(arrangement, index)).collect::<Result<_, _>>()
-            })?;
-            for (chunks, made) in arrangement.blocks[from..to].iter().zip(made) {
+        for origins in origins.chunks(window) {
+            let make = |origin: &Origin<'_>| match origin {
+                Origin::Kept(block) => block.read().map(|(stored, record)| Made { stored, record }),
+                Origin::New(index) => self.make(arrangement, *index),
+            };
+            let made: Vec<Made> = pool.install(|| origins.par_iter().map(make).collect::<Result<_, _>>())?;
+            for (origin, made) in origins.iter().zip(made) {
                 write(&made.stored)?;
                 let block = BlockId(emitted.blocks.len() as u32);
-                let mut offset = 0;
-                for &number in chunks {
+                let mut place = |Place { chunk: number, offset }| {
                     let chunk = &self.survey.chunks.list[number as usize];
                     emitted.chunks[number as usize] =
                         ChunkRecord { block, offset, bytes: chunk.bytes, hash: chunk.hash };
-                    offset += chunk.bytes;
+                    offset + chunk.bytes
+                };
+                match origin {
+                    Origin::Kept(kept) => kept.chunks.iter().for_each(|chunk| _ = place(*chunk)),
+                    Origin::New(index) => {
+                        let chunks = arrangement.blocks[*index].iter();
+                        chunks.fold(0, |offset, &chunk| place(Place { chunk, offset }));
+                    }
                 }
                 emitted.blocks.push(made.record);
                 progress.advance(made.record.raw_bytes.into());
             }
         }
         Ok(emitted)
+    }
+
+    /// The hot blocks and the cold ones in their order: what is kept comes first.
+    fn origins(&self, arrangement: &Arrangement) -> (Vec<Origin<'_>>, Vec<Origin<'_>>) {
+        let (kept_hot, kept_cold) = self.kept.blocks.split_at(self.kept.hot_blocks);
+        let (first_cold, end) = (arrangement.hot_blocks as usize, arrangement.blocks.len());
+        let hot = kept_hot.iter().map(Origin::Kept).chain((0..first_cold).map(Origin::New)).collect();
+        let cold = kept_cold.iter().map(Origin::Kept).chain((first_cold..end).map(Origin::New)).collect();
+        (hot, cold)
     }
 
     fn make(&self, arrangement: &Arrangement, index: usize) -> Result<Made, PackError> {

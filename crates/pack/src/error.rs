@@ -89,6 +89,17 @@ pub enum PackError {
         /// What is possible.
         expected: String,
     },
+    /// The base of an update is damaged or is no image.
+    #[error(
+        "{} cannot be the base: {source}; give an image that `runnel check` calls whole, or pack without a base",
+        shown(path)
+    )]
+    Base {
+        /// The file that was to be the base.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<image::ImageError>,
+    },
     /// The tree was to be bootable, and is not.
     #[error("no system can start from this tree: it lacks {}", lacks.join(", "))]
     NotBootable {
@@ -183,6 +194,11 @@ impl PackError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PackError::DiskFull { path },
             _ => PackError::Write { path, source },
         }
+    }
+
+    /// The error for a base that cannot be used.
+    pub(crate) fn base(path: &Path, source: image::ImageError) -> PackError {
+        PackError::Base { path: path.into(), source: Box::new(source) }
     }
 
     /// The error for a failed read of `path`.

@@ -68,13 +68,13 @@ fn measure(
 ) -> Result<StageReport, PackError> {
     let (options, files, survey) = (whole.options, whole.files, whole.survey);
     progress.phase(Phase::Explain(stage), survey.bytes());
-    let arrangement = pool.install(|| arrange(survey, options, &stages, &|_| {}));
+    let arrangement = pool.install(|| arrange(survey, whole.kept, options, &stages, &|_| {}));
     let mut dictionaries = Dictionaries::default();
     if Dictionaries::fit(options, &stages) {
-        let emitter = Emitter { options, files, survey, dictionaries: &dictionaries };
+        let emitter = Emitter { options, files, survey, kept: whole.kept, dictionaries: &dictionaries };
         dictionaries = pool.install(|| Dictionaries::learn(&emitter, &arrangement))?;
     }
-    let emitter = Emitter { options, files, survey, dictionaries: &dictionaries };
+    let emitter = Emitter { options, files, survey, kept: whole.kept, dictionaries: &dictionaries };
     let emitted = emitter.emit(pool, &arrangement, progress, &mut |_| Ok(()))?;
     Ok(written(&emitter, &emitted, stage))
 }

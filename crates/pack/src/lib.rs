@@ -5,13 +5,14 @@
 //!
 //! ```text
 //! tree -> survey (read, hash, deduplicate; group: what kind of data; hot: what traces show)
+//!      -> base (which blocks of an older image stay as they are)
 //!      -> arrange (sort: which chunks share a block) -> dictionary
 //!      -> emit (gather, filter, compress) -> image
 //! ```
 //!
 //! The survey keeps no data, so each file is read twice; a hash shows if it changed in between. The
 //! image is written beside its final name until it is complete. All stages run on all threads; the
-//! result depends on the tree and the options alone. [`extract`], [`cat`] and [`list`] read an
+//! result depends on the tree, the options and the base alone. [`extract`], [`cat`] and [`list`] read an
 //! image.
 //!
 //! Memory of [`pack`]: about 200 bytes and the name for each file, 150 bytes and 4 bytes a shingle
@@ -21,6 +22,7 @@
 //! This crate opens files and knows no network; the format itself is the crate `image`.
 
 mod arrange;
+mod base;
 mod bootable;
 mod chunks;
 pub mod compare;
@@ -70,7 +72,9 @@ pub use output::{FileOutput, Output};
 pub use packer::{pack, pack_to};
 pub use progress::{Phase, Progress, Silent};
 pub use reader::{BlockReader, Part};
-pub use report::{ChunkReport, DeflateReport, HotReport, Report, SourceReport, StageReport, Times};
+pub use report::{
+    BaseReport, ChunkReport, DeflateReport, HotReport, Report, SourceReport, SpreadReport, StageReport, Times,
+};
 pub use sort::{Method, Sortable, Sorter};
 pub use source::closure::LocalRoot;
 pub use source::{Layout, Source, TarInput};

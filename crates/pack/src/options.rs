@@ -127,6 +127,8 @@ pub struct Options {
     pub chunk_bytes: Option<u32>,
     /// The stages that run.
     pub stages: Stages,
+    /// An older image of which blocks are kept as they are, see [`crate::pack`].
+    pub base: Option<PathBuf>,
     /// What programs read when they start; nothing if that is not known.
     pub hot: Hot,
     /// How much keeping the chunks of a file together counts against size, in percent of the
@@ -157,6 +159,7 @@ impl Default for Options {
             hot_block_bytes: None,
             chunk_bytes: None,
             stages: Stages::STREAM,
+            base: None,
             hot: Hot::default(),
             locality: LOCALITY_DEFAULT,
             sorter: None,
@@ -193,6 +196,14 @@ impl Options {
         }
         if self.locality > LOCALITY_MAX {
             return wrong("locality", self.locality.to_string(), format!("at most {LOCALITY_MAX}"));
+        }
+        for (stage, found, needed) in
+            [("deduplication", self.stages.deduplicate, "on"), ("explaining", !self.explain, "off")]
+        {
+            if self.base.is_some() && !found {
+                let found = if needed == "on" { "off" } else { "on" };
+                return wrong(stage, found.into(), format!("{needed} with a base"));
+            }
         }
         // The module for the kernel lacks the first, and before Linux 6.12 the second.
         for (stage, is_on) in [("recompression", self.stages.recompress), ("dictionaries", self.stages.dictionary)] {

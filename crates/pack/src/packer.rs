@@ -12,6 +12,7 @@ use image::format::{SECTION_PROFILE, SUPERBLOCK_BYTES};
 use rayon::ThreadPool;
 
 use crate::arrange::arrange;
+use crate::base::{Base, Kept};
 use crate::bootable;
 use crate::dictionary::Dictionaries;
 use crate::emit::Emitter;
@@ -27,6 +28,12 @@ use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, exp
 
 /// Packs `source` into an image at `output`. An existing file there is replaced when the new one is
 /// complete, and untouched if anything fails.
+///
+/// With [`Options::base`] blocks of that image stay as they are, with their hashes, if at least half
+/// of them is still needed; a device that has them fetches the others. At most a tenth of the raw
+/// bytes is of files that are gone; beyond that, blocks with the largest part of it are made anew.
+/// The base may be packed with any codec, level, block size or stage; its chunk size is taken over,
+/// and its dictionaries are kept if a block needs one.
 ///
 /// # Errors
 /// The first thing that goes wrong; see [`PackError`].
@@ -59,6 +66,9 @@ fn pack_skipping(
     progress: &dyn Progress,
 ) -> Result<Report, PackError> {
     let start = Instant::now();
+    let base = options.base.as_deref().map(Base::open).transpose()?;
+    let fitted = base.as_ref().map(|base| base.options(options)).transpose()?;
+    let options = fitted.as_ref().unwrap_or(options);
     let mut notes = Notes::default();
     let directory = options.spool_directory.clone().unwrap_or_else(spool::default_directory);
     let tree = source.read(&directory, skipped, &mut notes, progress)?;
@@ -66,7 +76,7 @@ fn pack_skipping(
     let threads = options.effective_threads();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| PackError::Threads { count: threads, problem: error.to_string() })?;
-    let mut report = write_tree(&tree, &pool, output, options, &mut notes, progress)?;
+    let mut report = write_tree(&tree, base.as_ref(), &pool, output, options, &mut notes, progress)?;
     report.seconds = start.elapsed().as_secs_f64();
     report.notes = notes.lines().collect();
     Ok(report)
@@ -74,6 +84,7 @@ fn pack_skipping(
 
 fn write_tree(
     tree: &Tree,
+    base: Option<&Base>,
     pool: &ThreadPool,
     output: &mut dyn Output,
     options: &Options,
@@ -97,24 +108,29 @@ fn write_tree(
     progress.phase(Phase::Survey, bytes);
     let mut survey =
         timed(&mut times.survey, || pool.install(|| survey(files, bytes, &hot, builder, options, progress)))?;
+    let kept = match base {
+        Some(base) => pool.install(|| base.keep(&survey, options))?,
+        None => Kept::default(),
+    };
     if options.stages.recompress {
         progress.phase(Phase::Expand, 0);
-        let find = || recompress::find(files, &survey.chunks, Describer::new(options, bytes), options, progress);
+        let find = || recompress::find(files, &survey.chunks, &kept, Describer::new(options, bytes), options, progress);
         survey.streams = timed(&mut times.expand, || pool.install(find))?;
     }
     memory::ensure_sort(survey.chunks.list.len() as u64, &survey.features)?;
-    progress.phase(Phase::Sort, survey.chunks.list.len() as u64);
+    progress.phase(Phase::Sort, kept.new_chunks(survey.chunks.list.len()));
     let sorted = |chunks| progress.advance(chunks);
-    let arrangement = timed(&mut times.sort, || pool.install(|| arrange(&survey, options, &options.stages, &sorted)));
+    let arrangement =
+        timed(&mut times.sort, || pool.install(|| arrange(&survey, &kept, options, &options.stages, &sorted)));
     memory::ensure_blocks(options)?;
-    let mut dictionaries = Dictionaries::default();
-    if Dictionaries::fit(options, &options.stages) {
+    let mut dictionaries = Dictionaries::kept(&kept, &survey, options)?;
+    if dictionaries.raw.is_empty() && Dictionaries::fit(options, &options.stages) {
         progress.phase(Phase::Learn, 0);
-        let emitter = Emitter { options, files, survey: &survey, dictionaries: &dictionaries };
+        let emitter = Emitter { options, files, survey: &survey, kept: &kept, dictionaries: &dictionaries };
         dictionaries = timed(&mut times.learn, || pool.install(|| Dictionaries::learn(&emitter, &arrangement)))?;
     }
     progress.phase(Phase::Pack, survey.bytes());
-    let emitter = Emitter { options, files, survey: &survey, dictionaries: &dictionaries };
+    let emitter = Emitter { options, files, survey: &survey, kept: &kept, dictionaries: &dictionaries };
     let emitted = timed(&mut times.compress, || {
         emitter.emit(pool, &arrangement, progress, &mut |bytes| {
             output.append(bytes).map_err(|source| PackError::write(output.path(), source))
@@ -124,12 +140,12 @@ fn write_tree(
 
     check_unchanged(tree)?;
 
-    let mut report = Report::new(&survey, &arrangement, &emitted);
+    let mut report = Report::new(&survey, &kept, &emitted);
     report.source = SourceReport { inodes: count, files: files.len() as u64, bytes };
     report.bytes_dictionaries = dictionaries.raw.iter().map(|raw| raw.len() as u64).sum();
     (report.times, report.stages) = (times, explained);
     let Inodes { mut builder, .. } = inodes;
-    builder.set_hot_blocks(arrangement.hot_blocks);
+    builder.set_hot_blocks(emitted.hot_blocks);
     builder.set_dictionaries(dictionaries.raw)?;
     if !actions.is_empty() {
         builder.add_optional_section(SECTION_PROFILE, actions.encode())?;

@@ -12,6 +12,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use image::limits::{EXPANSION_BYTES_WRITTEN, EXPANSION_RATIO_WRITTEN};
 use rayon::prelude::*;
 
+use crate::base::Kept;
 use crate::chunks::Chunks;
 use crate::inodes::FileWork;
 use crate::sort::{Describer, Features};
@@ -59,11 +60,12 @@ impl Streams {
 pub(crate) fn find(
     files: &[FileWork<'_>],
     chunks: &Chunks,
+    kept: &Kept<'_>,
     describer: Option<Describer<'_>>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Streams, PackError> {
-    let candidates = candidates(files, chunks, options);
+    let candidates = candidates(files, chunks, kept, options);
     let found: Vec<Option<(Stream, Vec<u32>)>> = candidates
         .par_iter()
         .with_max_len(TASK_FILES)
@@ -80,7 +82,7 @@ pub(crate) fn find(
     Ok(streams)
 }
 
-/// A file of fitting size that shares no chunk with an earlier one.
+/// A file of fitting size that shares no chunk with an earlier one or with a block that is kept.
 struct Candidate {
     file: u32,
     chunk_first: u32,
@@ -88,7 +90,7 @@ struct Candidate {
     bytes: u32,
 }
 
-fn candidates(files: &[FileWork<'_>], chunks: &Chunks, options: &Options) -> Vec<Candidate> {
+fn candidates(files: &[FileWork<'_>], chunks: &Chunks, kept: &Kept<'_>, options: &Options) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut uses = chunks.uses.as_slice();
     for users in chunks.users.chunk_by(|a, b| a == b) {
@@ -99,7 +101,8 @@ fn candidates(files: &[FileWork<'_>], chunks: &Chunks, options: &Options) -> Vec
         let whole = size.div_ceil(options.chunk_bytes().into()) == here.len() as u64;
         let is_own = |(index, chunk): (u32, &units::ChunkId)| {
             let known = &chunks.list[chunk.0 as usize];
-            chunk.0 == first + index && (known.file, known.position) == (file, index) && !known.group.is_hot()
+            let is_first = chunk.0 == first + index && (known.file, known.position) == (file, index);
+            is_first && !known.group.is_hot() && !kept.has(chunk.0)
         };
         if whole && (FILE_BYTES_MIN..=options.block_bytes.into()).contains(&size) && (0..).zip(here).all(is_own) {
             let chunk_count = here.len() as u32;

@@ -6,7 +6,7 @@ use image::Filter;
 use serde::Serialize;
 use units::ImageId;
 
-use crate::arrange::Arrangement;
+use crate::base::Kept;
 use crate::emit::Emitted;
 use crate::survey::Survey;
 
@@ -30,11 +30,12 @@ pub struct Report {
     pub bytes_metadata: u64,
     /// Bytes of the dictionaries, before compression; part of the metadata.
     pub bytes_dictionaries: u64,
-    /// The number of different blocks that the chunks of a file lie in: mean over the files that
-    /// have chunks, without the chunks that a trace calls hot.
-    pub blocks_per_file: f64,
-    /// The same for all chunks, hot ones too.
-    pub blocks_per_file_all: f64,
+    /// How files are spread over blocks.
+    #[serde(flatten)]
+    pub spread: SpreadReport,
+    /// What was kept of a base, if there was one.
+    #[serde(flatten)]
+    pub base: Option<BaseReport>,
     /// Blocks that hold what programs read when they start.
     #[serde(flatten)]
     pub hot: HotReport,
@@ -75,6 +76,37 @@ pub struct ChunkReport {
     /// Bytes of the distinct chunks.
     #[serde(rename = "bytes_unique")]
     pub unique_bytes: u64,
+}
+
+/// The number of different blocks that the chunks of a file lie in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SpreadReport {
+    /// Mean over the files that have chunks, without the chunks that a trace calls hot.
+    #[serde(rename = "blocks_per_file")]
+    pub cold: f64,
+    /// The same for all chunks, hot ones too.
+    #[serde(rename = "blocks_per_file_all")]
+    pub all: f64,
+}
+
+/// What an image has of its base. Bytes are those of the image unless something else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BaseReport {
+    /// Identity of the base.
+    #[serde(serialize_with = "as_text")]
+    pub base: ImageId,
+    /// Its blocks.
+    pub base_blocks: u64,
+    /// Blocks that are those of the base, byte for byte.
+    pub reused_blocks: u64,
+    /// Their bytes.
+    pub reused_bytes: u64,
+    /// Blocks that are new.
+    pub new_blocks: u64,
+    /// Their bytes.
+    pub new_bytes: u64,
+    /// Bytes of reused blocks, after decoding, that no file has any more.
+    pub dead_bytes: u64,
 }
 
 /// The hot blocks, which lie together at the start of the image.
@@ -135,18 +167,19 @@ pub struct StageReport {
     pub stage: &'static str,
     /// Bytes of all blocks and dictionaries.
     pub bytes: u64,
-    /// See [`Report::blocks_per_file_all`].
+    /// See [`SpreadReport::all`].
     pub blocks_per_file: f64,
 }
 
 impl Report {
-    pub(crate) fn new(survey: &Survey, arrangement: &Arrangement, emitted: &Emitted) -> Report {
+    pub(crate) fn new(survey: &Survey, kept: &Kept<'_>, emitted: &Emitted) -> Report {
         let blocks = &emitted.blocks;
-        let hot = &blocks[..arrangement.hot_blocks as usize];
+        let hot = &blocks[..emitted.hot_blocks as usize];
         let is_expanded = |block: u32| blocks[block as usize].filter == Filter::Deflate;
         let deflate = || blocks.iter().filter(|block| block.filter == Filter::Deflate);
-        let streams = survey.streams.list.iter();
-        let expanded = streams.filter(|stream| is_expanded(emitted.chunks[stream.chunk_first as usize].block.0));
+        // Such a file has all of its chunks in one block, and for itself.
+        let places = survey.chunks.list.iter().zip(&emitted.chunks);
+        let expanded = places.filter(|(chunk, place)| chunk.position == 0 && is_expanded(place.block.0));
         let block_of: Vec<u32> = emitted.chunks.iter().map(|chunk| chunk.block.0).collect();
         Report {
             chunks: ChunkReport {
@@ -155,8 +188,15 @@ impl Report {
                 unique_bytes: survey.bytes(),
             },
             blocks: blocks.len() as u64,
-            blocks_per_file: survey.blocks_per_file(&block_of, |chunk| !chunk.group.is_hot()),
-            blocks_per_file_all: survey.blocks_per_file(&block_of, |_| true),
+            spread: SpreadReport {
+                cold: survey.blocks_per_file(&block_of, |chunk| !chunk.group.is_hot()),
+                all: survey.blocks_per_file(&block_of, |_| true),
+            },
+            base: kept.report.map(|base| BaseReport {
+                new_blocks: blocks.len() as u64 - base.reused_blocks,
+                new_bytes: blocks.iter().map(|block| u64::from(block.stored_bytes)).sum::<u64>() - base.reused_bytes,
+                ..base
+            }),
             hot: HotReport {
                 blocks: hot.len() as u64,
                 bytes: hot.iter().map(|block| u64::from(block.raw_bytes)).sum(),

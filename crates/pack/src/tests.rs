@@ -2,6 +2,7 @@
 //! skips and why.
 
 mod archive;
+mod base;
 mod build;
 mod closure;
 mod comparison;

@@ -18,6 +18,7 @@ pub const JOBS: &[Job] = &[
                     "runnel pack /opt/app -o app.rnl",
                     "runnel pack --closure /usr/bin/python3 --include /usr/lib/python3.11 -o python.rnl",
                     "runnel pack app.tar -o app.rnl --small --trace start.trace",
+                    "runnel pack /opt/app -o app-2.rnl --small --base app-1.rnl",
                 ],
             ),
             ("ls", &["runnel ls -l app.rnl /usr/bin", "runnel ls -R runnel://server/app"]),

@@ -219,6 +219,13 @@ struct Small {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Packing")]
 struct Packing {
+    /// An older image: blocks of which at least half is still needed stay as they are, byte for
+    /// byte, so that devices that have them fetch only the others. At most a tenth of the data is
+    /// of files that are gone; they can be read from it. Any image will do; its chunk size is taken
+    /// over
+    #[arg(long, value_name = "OLD", conflicts_with_all = ["explain", "no_dedup"])]
+    base: Option<PathBuf>,
+
     /// For a root file system: refuse a tree that no system can start from (needed are /dev, /proc,
     /// /sys, /run and a first program), leave out other file systems that are mounted in it, and
     /// use nothing that a kernel with runnelfs may lack (dictionaries, recompression)
@@ -257,7 +264,7 @@ impl Args {
         let spool = packing.spool.clone().unwrap_or_else(::pack::spool_directory);
         let written = folders_of([self.output.as_path()]).into_iter().chain([spool]);
         Sandbox::new(role)
-            .read(traces.trace.iter().chain(&traces.trace_image))
+            .read(traces.trace.iter().chain(&traces.trace_image).chain(&packing.base))
             // A missing folder is reported when the file is written.
             .write(written.filter(|folder| folder.is_dir()))
     }
@@ -325,6 +332,7 @@ impl Tuning {
                 hot: base.hot && !small.no_hot,
                 recompress: base.recompress || small.recompress,
             },
+            base: packing.base.clone(),
             hot: Default::default(),
             locality: small.locality,
             sorter: None,

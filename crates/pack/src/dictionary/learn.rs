@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use codec::EncodeDictionary;
 use rayon::prelude::*;
 
-use super::{BLOCK_BYTES_MAX, Dictionaries};
+use super::Dictionaries;
 use crate::PackError;
 use crate::arrange::Arrangement;
 use crate::emit::Emitter;
@@ -23,7 +23,7 @@ const TRIAL_BLOCKS: usize = 24;
 impl Dictionaries {
     /// Learns a dictionary for each group that gains from one. `emitter` has none yet.
     pub(crate) fn learn(emitter: &Emitter<'_>, arrangement: &Arrangement) -> Result<Dictionaries, PackError> {
-        let hot = emitter.options.hot_block_bytes() <= BLOCK_BYTES_MAX;
+        let hot = Dictionaries::fit_hot(emitter.options);
         let mut groups: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
         for (index, group) in arrangement.groups.iter().enumerate() {
             if Group::kind_repeats(*group) && (hot || !group.is_hot()) {

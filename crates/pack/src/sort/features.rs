@@ -81,6 +81,13 @@ impl Features {
         self.ends.push(self.shingles.len());
     }
 
+    /// Those of some items.
+    pub(crate) fn of_items(&self, items: &[u32]) -> Features {
+        let mut some = Features::default();
+        items.iter().for_each(|&item| some.push(self.of(item)));
+        some
+    }
+
     /// Shingles of all items together.
     pub(crate) fn shingle_count(&self) -> u64 {
         self.shingles.len() as u64

@@ -37,7 +37,8 @@ fn filter(command: &str, arguments: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     output.status.success().then_some(output.stdout)
 }
 
-fn gzip(level: u32, input: &[u8]) -> Option<Vec<u8>> {
+/// GNU gzip's; nothing if it is not there.
+pub(super) fn gzip(level: u32, input: &[u8]) -> Option<Vec<u8>> {
     let found = filter("gzip", &["-n", &format!("-{level}")], input);
     if found.is_none() {
         eprintln!("skipped: no gzip here");

@@ -131,7 +131,7 @@ impl Work {
             ("sort_cpu", marks.pack - marks.sort + child.cpu),
             ("sort_seconds", report.times.sort.as_secs_f64()),
             ("sort_memory", marks.risen + child.peak as f64),
-            ("blocks_per_file", report.blocks_per_file),
+            ("blocks_per_file", report.spread.cold),
             ("bytes_metadata", report.bytes_metadata as f64),
         ]
         .map(|(name, value)| (name.to_string(), value))

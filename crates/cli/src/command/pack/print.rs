@@ -34,11 +34,23 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
         "metadata {} ({:.2} %), blocks per file {:.2}, hot {} of data in {} ({} blocks)",
         progress::human(report.bytes_metadata),
         share(report.bytes_metadata, report.bytes_out),
-        report.blocks_per_file,
+        report.spread.cold,
         progress::human(report.hot.bytes),
         progress::human(report.hot.stored_bytes),
         report.hot.blocks,
     );
+    if let Some(base) = &report.base {
+        outln!(
+            "{} of {} of the base reused ({}), {} new ({}), {} dead ({:.2} % of data)",
+            base.reused_blocks,
+            progress::counted(base.base_blocks, "block"),
+            progress::human(base.reused_bytes),
+            base.new_blocks,
+            progress::human(base.new_bytes),
+            progress::human(base.dead_bytes),
+            share(base.dead_bytes, base.dead_bytes + report.chunks.unique_bytes),
+        );
+    }
     if report.deflate.files > 0 {
         outln!(
             "{} .gz files kept as text: {} are {} as text and {} in the image",
