@@ -30,4 +30,5 @@ pub mod site;
 pub mod specialise;
 pub mod stage;
 pub mod stream;
+pub mod update;
 pub mod workload;

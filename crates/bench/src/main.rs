@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bench::lab::guest::{self, data::Helper, exec::Exec, peer::http};
-use bench::{demo, hostile, lab, launch, options, pack, predictors, processor, sio, specialise, stream};
+use bench::{demo, hostile, lab, launch, options, pack, predictors, processor, sio, specialise, stream, update};
 use clap::{Parser, Subcommand};
 
 /// Measure runnel, side by side with other systems
@@ -26,6 +26,7 @@ enum Command {
     Stream(options::Options),
     Predict(Predict),
     Pack(pack::options::Options),
+    Update(update::Options),
     Launch(launch::options::Options),
     Lab(lab::options::Options),
     Sio(sio::run::Options),
@@ -96,6 +97,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Stream(options) => stream::run(&options, out),
         Command::Predict(predict) => predictors::run(&predict.stream, &predict.traces, out),
         Command::Pack(options) => pack::run::run(&options, out),
+        Command::Update(options) => update::run(&options, out),
         Command::Launch(options) => launch::run::run(&options, out),
         Command::Lab(options) => lab::run::run(&options, out),
         Command::Sio(options) => sio::run::run(&options, out),

@@ -128,9 +128,7 @@ pub fn prepare(recipe: &Recipe, cache: &Path, stages: &Stages) -> anyhow::Result
             Method::Installed => install(recipe, &new, cache)?,
             Method::Unpacked | Method::Added => unpack(recipe, &new, cache)?,
         }
-        for left in ["var/cache/apt", "var/lib/apt/lists", "var/log"] {
-            empty(&new.join(left))?;
-        }
+        empty_caches(&new)?;
         finish(&folder)
     })?;
     described(recipe.name, recipe.title, folder, recipe.architecture == "amd64", &inputs, cache, stages)
@@ -214,6 +212,11 @@ fn count(folder: &Path, counted: &mut Counted) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes what a package manager leaves in a tree and no program needs.
+pub(crate) fn empty_caches(tree: &Path) -> anyhow::Result<()> {
+    ["var/cache/apt", "var/lib/apt/lists", "var/log"].iter().try_for_each(|left| empty(&tree.join(left)))
 }
 
 /// Removes what a folder holds, folders below it excepted, as packages own those.
