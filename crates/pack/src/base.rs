@@ -10,7 +10,8 @@
 //!
 //! - A filter depends on the chunk's position in the first file that has it. If that changes, the
 //!   chunk stays only if the filter makes the same of it at both positions.
-//! - Chunks are pages of files. What lies behind inserted bytes has other pages, none of which stay.
+//! - Chunks are pages of files. What lies behind inserted bytes has other pages, and none of them
+//!   stays.
 //!
 //! A hot chunk stays only in a hot block, so that starts still read one run of blocks. Memory: the
 //! metadata of the old image, a block a thread, and 8 bytes for each of its chunks.

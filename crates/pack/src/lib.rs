@@ -12,8 +12,8 @@
 //!
 //! The survey keeps no data, so each file is read twice; a hash shows if it changed in between. The
 //! image is written beside its final name until it is complete. All stages run on all threads; the
-//! result depends on the tree, the options and the base alone. [`extract`], [`cat`] and [`list`] read an
-//! image.
+//! result depends on the tree, the options and the base alone. [`extract`], [`cat`] and [`list`]
+//! read an image.
 //!
 //! Memory of [`pack`]: about 200 bytes and the name for each file, 150 bytes and 4 bytes a shingle
 //! for each distinct chunk while they are sorted, and eight blocks a thread. Of [`extract`]: the

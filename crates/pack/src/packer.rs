@@ -29,11 +29,11 @@ use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, exp
 /// Packs `source` into an image at `output`. An existing file there is replaced when the new one is
 /// complete, and untouched if anything fails.
 ///
-/// With [`Options::base`] blocks of that image stay as they are, with their hashes, if at least half
-/// of them is still needed; a device that has them fetches the others. At most a tenth of the raw
-/// bytes is of files that are gone; beyond that, blocks with the largest part of it are made anew.
-/// The base may be packed with any codec, level, block size or stage; its chunk size is taken over,
-/// and its dictionaries are kept if a block needs one.
+/// With [`Options::base`] a block of that image of which three quarters are still needed stays as
+/// it is, with its hash; a device that has it fetches the others. At most 2 % of the raw bytes are
+/// of files that are gone; beyond that, blocks with the largest part of it are made anew. The
+/// base may be packed with any codec, level, block size or stage; its chunk size is taken over, and
+/// its dictionaries are kept if a block needs one.
 ///
 /// # Errors
 /// The first thing that goes wrong; see [`PackError`].

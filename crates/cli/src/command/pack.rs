@@ -219,8 +219,8 @@ struct Small {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Packing")]
 struct Packing {
-    /// An older image: blocks of which at least half is still needed stay as they are, byte for
-    /// byte, so that devices that have them fetch only the others. At most a tenth of the data is
+    /// An older image: blocks of which three quarters are still needed stay as they are, byte for
+    /// byte, so that devices that have them fetch only the others. At most 2 % of the data are
     /// of files that are gone; they can be read from it. Any image will do; its chunk size is taken
     /// over
     #[arg(long, value_name = "OLD", conflicts_with_all = ["explain", "no_dedup"])]

@@ -1,11 +1,15 @@
 //! Which blocks of a base are worth keeping.
 
-/// A block is kept if at least one in so many of its bytes is live: of a block of which less is,
-/// what is live costs a device less than the rest costs the image.
-const LIVE_SHARE_MIN: u64 = 2;
+/// A block is kept if so many per cent of its bytes are live. Debian of 312 MiB before and after
+/// its security updates, `--small --level 19`, 83.4 MB: what is dead takes 2.4 % of the image and an
+/// update 12.1 MB if half is enough, 1.5 % and 13.2 MB with two thirds, 0.9 % and 14.2 MB with three
+/// quarters, 0.2 % and 17.3 MB with nine tenths.
+const LIVE_PERCENT_MIN: u64 = 75;
 
-/// Dead bytes that an image may have, in per cent of the raw bytes of its blocks.
-pub(super) const DEAD_PERCENT_MAX: u64 = 10;
+/// Dead bytes that an image may have, in per cent of the raw bytes of its blocks: so few that it is
+/// at most 3 % larger than one packed afresh. Of Python's library alone, 7.1 MB, 7.5 % were dead
+/// after the same updates without this bound, and the image 9.7 % larger.
+pub(super) const DEAD_PERCENT_MAX: u64 = 2;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +29,7 @@ impl Share {
 /// Which blocks are kept. `new` is what is in none of them and lies in new blocks anyway, as does
 /// what is live in those that are not kept.
 pub(super) fn choose(shares: &[Share], new: u64) -> Vec<bool> {
-    let mut kept: Vec<bool> = shares.iter().map(|share| share.live * LIVE_SHARE_MIN >= share.raw).collect();
+    let mut kept: Vec<bool> = shares.iter().map(|share| share.live * 100 >= share.raw * LIVE_PERCENT_MIN).collect();
     let sum = |kept: &[bool], bytes: fn(Share) -> u64| {
         let counted = |(share, is_kept): (&Share, &bool)| if *is_kept { bytes(*share) } else { 0 };
         shares.iter().zip(kept).map(counted).sum::<u64>()
@@ -61,12 +65,12 @@ mod tests {
     #[test]
     fn blocks_with_the_largest_dead_share_go_first() {
         let share = |raw, live| Share { raw, live };
-        let shares = [share(100, 100), share(100, 49), share(100, 50), share(100, 90), share(200, 120)];
-        // 140 dead bytes of 500, then 90, then 10.
+        let shares = [share(100, 100), share(100, 74), share(100, 75), share(100, 90), share(1000, 800)];
+        // 235 dead bytes beside 1139 live ones, then 210, then 10.
         assert_eq!(choose(&shares, 0), [true, false, false, true, false]);
         // Enough new bytes make the rest small.
-        assert_eq!(choose(&shares, 700), [true, false, false, true, true]);
-        assert_eq!(choose(&shares, 1000), [true, false, true, true, true]);
+        assert_eq!(choose(&shares, 10_000), [true, false, false, true, true]);
+        assert_eq!(choose(&shares, 11_000), [true, false, true, true, true]);
         assert_eq!(choose(&[], 0), [false; 0]);
     }
 

@@ -70,7 +70,7 @@ fn update(source: &Path, base: &Path, out: &Path, options: &Options) -> (Report,
     let raw: u64 =
         (0..metadata.block_count()).map(|id| u64::from(metadata.block(BlockId(id)).unwrap().raw_bytes)).sum();
     assert_eq!(raw, report.chunks.unique_bytes + found.dead_bytes);
-    assert!(found.dead_bytes * 10 <= raw, "{} dead of {raw}", found.dead_bytes);
+    assert!(found.dead_bytes * 50 <= raw, "{} dead of {raw}", found.dead_bytes);
     (report, found)
 }
 
@@ -118,10 +118,10 @@ fn an_unchanged_tree_gives_the_same_image_whatever_the_options() {
 fn one_changed_file_makes_few_new_blocks_and_no_threads_show() {
     for options in [quick(), small()] {
         let scene = scene(&options);
-        let changed = text(7, 900).replace("line 450 of 7", "a line that is longer than it was");
+        let changed = text(7, 900).replace("line 800 of 7", "a line that is longer than it was");
         write(&scene.source.join("doc/text-7"), changed);
         write(&scene.source.join("gz/7.gz"), gzip(9, text(1000, 300).as_bytes()).unwrap_or_default());
-        write(&scene.source.join("doc/text-8"), [text(8, 900).as_bytes(), b"and a line at the end\n"].concat());
+        write(&scene.source.join("doc/text-30"), [text(30, 900).as_bytes(), b"and a line at the end\n"].concat());
         let (report, found) = update(&scene.source, &scene.old, &scene.new, &options);
         assert!(found.reused_blocks * 10 >= found.base_blocks * 9 && found.new_blocks <= 3, "{found:?}");
         assert!(found.dead_bytes > 0);
