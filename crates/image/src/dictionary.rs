@@ -14,14 +14,18 @@ fn corrupt(offset: usize, what: &'static str, expected: u64, found: u64) -> Imag
 
 /// The dictionaries of a decoded section.
 pub(crate) fn parse(raw: &[u8]) -> Result<Vec<Dictionary>, ImageError> {
-    let prepare = |(index, dictionary): (u32, &[u8])| {
+    each(raw, |index, dictionary| {
         Dictionary::new(dictionary).map_err(|source| ImageError::Dictionary { index, source })
-    };
-    (0u32..).zip(split(raw)?).map(prepare).collect()
+    })
 }
 
 /// The bytes of each dictionary of a decoded section.
-pub(crate) fn split(raw: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+pub(crate) fn split(raw: &[u8]) -> Result<Vec<Vec<u8>>, ImageError> {
+    each(raw, |_, dictionary| Ok(dictionary.to_vec()))
+}
+
+/// What `take` makes of each dictionary of a decoded section.
+fn each<T>(raw: &[u8], take: impl Fn(u32, &[u8]) -> Result<T, ImageError>) -> Result<Vec<T>, ImageError> {
     let number = |index: usize| {
         let bytes = raw.get(index * NUMBER_BYTES..).and_then(|rest| rest.first_chunk());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
@@ -38,12 +42,9 @@ pub(crate) fn split(raw: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
         let bytes = number(index).ok_or(corrupt(at, "the end of the section, at least", start as u64, at as u64))?;
         let end = start.saturating_add(bytes as usize);
         let dictionary = raw.get(start..end);
-        dictionaries.push(dictionary.ok_or(corrupt(
-            at,
-            "the end of a dictionary, at most",
-            raw.len() as u64,
-            end as u64,
-        ))?);
+        let dictionary =
+            dictionary.ok_or(corrupt(at, "the end of a dictionary, at most", raw.len() as u64, end as u64))?;
+        dictionaries.push(take(index as u32 - 1, dictionary)?);
         start = end;
     }
     if start != raw.len() {

@@ -114,7 +114,7 @@ impl Metadata {
     /// The source fails or changed.
     pub fn dictionaries(&self, source: &dyn ReadAt) -> Result<Vec<Vec<u8>>, ImageError> {
         let Some(raw) = read_dictionaries(&self.superblock, source)? else { return Ok(Vec::new()) };
-        Ok(dictionary::split(&raw)?.into_iter().map(<[u8]>::to_vec).collect())
+        dictionary::split(&raw)
     }
 
     /// Where the chunk hashes stand, or would stand after the end of the file if they are derived.
