@@ -10,13 +10,20 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::{disk, log};
 
-/// The file whose lock guards the room; it holds how much was written.
-const LOCK: &str = "lock";
+/// The file whose lock guards the room; it holds how much was written. A volume may keep files of
+/// its own in the same folder, one of which is named `lock`.
+const LOCK: &str = "images.lock";
+
+/// The lock is held for milliseconds. If its holder was stopped meanwhile, nobody waits for it for
+/// longer than these times together: what is not cached is fetched again.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// Ends the name of a log.
 const SUFFIX: &str = ".log";
 
-/// Files in the folder that are looked at: a bound on the time of opening one that somebody filled.
-const LOGS_MAX: usize = 4096;
+/// Logs in a folder, each of which takes a descriptor. Those beyond it are removed as if there was
+/// no room.
+const LOGS_MAX: usize = 512;
 
 /// No more is written in an hour than the cache holds.
 pub(crate) const RATE_PERIOD: Duration = Duration::from_secs(3600);
@@ -52,6 +59,14 @@ struct Listed {
     number: u64,
     bytes: u64,
     used: SystemTime,
+}
+
+/// What became of a wish for room.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    pub is_granted: bool,
+    /// Logs that went for it.
+    pub removed: Vec<u64>,
 }
 
 /// The lock of the folder.
@@ -95,25 +110,32 @@ impl Folder {
         options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(self.path(number))
     }
 
-    /// Makes an empty log with a number that none has, and locks it.
-    pub fn create(&self, mut number: u64) -> io::Result<(u64, File)> {
+    /// Makes an empty log with a number that none has, and locks it; `None` if the folder is busy.
+    pub fn create(&self, mut number: u64) -> io::Result<Option<(u64, File)>> {
         // Else it could be removed before it is locked, and its room would count for nobody.
-        let _lock = self.lock()?;
+        let Some(_lock) = self.lock()? else { return Ok(None) };
         loop {
             match self.file(number, true) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(error),
-                Ok(file) if try_lock(&file) => return Ok((number, file)),
+                Ok(file) if try_lock(&file) => return Ok(Some((number, file))),
                 Ok(_) => number += 1,
             }
         }
     }
 
+    /// Takes away a log that nothing came of.
+    pub fn discard(&self, number: u64) {
+        if let Ok(Some(_lock)) = self.lock() {
+            let _ = fs::remove_file(self.path(number));
+        }
+    }
+
     /// Reserves room: makes `file`, which has `from` bytes, `to` bytes long. Other logs go for it.
-    /// False if there is no room to be had, or too much was written lately. `written`: bytes that
-    /// were written since the last call.
-    pub fn reserve(&self, file: &File, from: u64, to: u64, written: &mut u64) -> io::Result<bool> {
-        let lock = self.lock()?;
+    /// Not granted if there is no room to be had, too much was written lately, or the folder is
+    /// busy. `written`: bytes that were written since the last call.
+    pub fn reserve(&self, file: &File, from: u64, to: u64, written: &mut u64) -> io::Result<Room> {
+        let Some(lock) = self.lock()? else { return Ok(Room::default()) };
         let mut all = lock.written();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         all.bytes = all.bytes.saturating_add(std::mem::take(written));
@@ -121,42 +143,46 @@ impl Folder {
         if now.checked_sub(all.period_start).is_none_or(|passed| passed >= self.period.as_secs()) {
             (all.period_start, all.period_bytes) = (now, 0);
         }
-        let granted = all.period_bytes.saturating_add(to - from) <= self.bytes_max && self.make_room(to - from)?;
-        if granted {
+        let mut room = Room::default();
+        if all.period_bytes.saturating_add(to - from) <= self.bytes_max {
+            room = self.make_room(to - from)?;
+        }
+        if room.is_granted {
             disk::grow(file, from, to)?;
             all.period_bytes += to - from;
         }
         lock.set_written(all);
-        Ok(granted)
+        Ok(room)
     }
 
     /// Brings the folder within its limit, as when the limit became smaller.
     pub fn shrink(&self) -> io::Result<()> {
-        let _lock = self.lock()?;
+        let Some(_lock) = self.lock()? else { return Ok(()) };
         self.make_room(0).map(drop)
     }
 
     /// Removes all logs that nobody is writing.
     pub fn clear(&self) -> io::Result<()> {
-        let _lock = self.lock()?;
+        let Some(_lock) = self.lock()? else { return Err(busy()) };
         for log in self.list()? {
             self.remove(log.number);
         }
         Ok(())
     }
 
-    /// Notes bytes that were written, and tells about all.
-    pub fn written(&self, bytes: &mut u64) -> io::Result<Written> {
-        let lock = self.lock()?;
+    /// Notes bytes that were written, and reserved bytes that were not; tells about all.
+    pub fn written(&self, bytes: &mut u64, given_back: u64) -> io::Result<Written> {
+        let Some(lock) = self.lock()? else { return Err(busy()) };
         let mut all = lock.written();
         all.bytes = all.bytes.saturating_add(std::mem::take(bytes));
+        all.period_bytes = all.period_bytes.saturating_sub(given_back);
         lock.set_written(all);
         Ok(all)
     }
 
     /// Bytes that the logs take now.
     pub fn bytes(&self) -> io::Result<u64> {
-        Ok(self.list()?.iter().map(|log| log.bytes).sum())
+        Ok(total(&self.list()?))
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -165,11 +191,14 @@ impl Folder {
 
     fn list(&self) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.path)?.take(LOGS_MAX) {
+        for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let name = entry.file_name();
-            let Some(name) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
-            let Ok(number) = u64::from_str_radix(name, 16) else { continue };
+            let Some(digits) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
+            let Ok(number) = u64::from_str_radix(digits, 16) else { continue };
+            if format!("{number:016x}") != digits {
+                continue;
+            }
             // It may be gone by now.
             let Ok(about) = entry.metadata() else { continue };
             found.push(Listed { number, bytes: about.len(), used: about.modified().unwrap_or(UNIX_EPOCH) });
@@ -178,47 +207,61 @@ impl Folder {
         Ok(found)
     }
 
-    /// Removes logs until there is room for `wanted` bytes; false if that is not to be had. Under
-    /// the lock.
-    fn make_room(&self, wanted: u64) -> io::Result<bool> {
+    /// Removes logs until there is room for `wanted` bytes, if that is to be had. Under the lock.
+    fn make_room(&self, wanted: u64) -> io::Result<Room> {
         let logs = self.list()?;
-        let mut used: u64 = logs.iter().map(|log| log.bytes).sum();
-        if used + wanted <= self.bytes_max {
-            return Ok(true);
+        let (mut used, mut count) = (total(&logs), logs.len());
+        let mut room = Room::default();
+        let fits = |used: u64, count| used.saturating_add(wanted) <= self.bytes_max && count <= LOGS_MAX;
+        if fits(used, count) {
+            room.is_granted = true;
+            return Ok(room);
         }
         let mut victims: Vec<_> = logs.iter().map(|log| (self.counts_as_used(log), log)).collect();
         victims.sort_by_key(|(used, log)| (*used, log.number));
         for (_, log) in victims {
             if self.remove(log.number) {
-                used -= log.bytes;
+                (used, count) = (used.saturating_sub(log.bytes), count - 1);
+                room.removed.push(log.number);
             }
-            if used + wanted <= self.bytes_max {
-                return Ok(true);
+            if fits(used, count) {
+                room.is_granted = true;
+                break;
             }
         }
-        Ok(false)
+        Ok(room)
     }
 
     /// When a log was used, and later if it would be dear to fetch again.
     fn counts_as_used(&self, log: &Listed) -> SystemTime {
         let count = self.file(log.number, false).map_or(0, |file| log::count(&file, log.bytes));
         let times = (u64::from(count) * REQUEST_BYTES / log.bytes.max(1)).min(COST_BONUS_MAX);
-        log.used + COST_BONUS * times as u32
+        log.used.checked_add(COST_BONUS * times as u32).unwrap_or(log.used)
     }
 
     /// Removes a log unless somebody is writing it. It is emptied first: who has it open still must
     /// not keep its room.
     fn remove(&self, number: u64) -> bool {
-        let Ok(file) = self.file(number, false) else { return true };
+        let file = match self.file(number, false) {
+            Ok(file) => file,
+            Err(error) => return error.kind() == io::ErrorKind::NotFound,
+        };
         try_lock(&file) && file.set_len(0).is_ok() && fs::remove_file(self.path(number)).is_ok()
     }
 
-    fn lock(&self) -> io::Result<Locked> {
+    /// The lock of the folder, unless another process keeps it.
+    fn lock(&self) -> io::Result<Option<Locked>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(self.path.join(LOCK))?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(Locked { file })
+        for _ in 0..LOCK_TRIES {
+            if try_lock(&file) {
+                return Ok(Some(Locked { file }));
+            }
+            // The holder is at work; no descriptor tells its end.
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Ok(None)
     }
 }
 
@@ -239,6 +282,14 @@ impl Locked {
         bytes.extend(written.period_bytes.to_le_bytes());
         let _ = self.file.write_all_at(&bytes, 0);
     }
+}
+
+fn total(logs: &[Listed]) -> u64 {
+    logs.iter().fold(0, |sum, log| sum.saturating_add(log.bytes))
+}
+
+fn busy() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "another process keeps the lock of the cache; try again")
 }
 
 /// Takes the lock of a log, which ends with the descriptor.

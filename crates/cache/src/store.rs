@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, FileTimes};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::folder::{Folder, RATE_PERIOD, try_lock, unlock};
 use crate::format::{self, HEADER_BYTES, Head, Key, Kind, Owner};
@@ -15,6 +16,12 @@ use crate::log::{self, End, Entry};
 const LOGS_PER_CACHE: u64 = 16;
 const LOG_BYTES_MAX: u64 = 4 << 20;
 const LOG_BYTES_MIN: u64 = 64 << 10;
+
+/// The time of use of a log is set again after this long.
+const USED_EVERY: Duration = Duration::from_secs(3600);
+
+/// Records from further ahead of the clock, in nanoseconds, say nothing about time.
+const WRITTEN_AHEAD_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Room is reserved in steps, as a part of a log: each takes the lock of the folder.
 const STEPS_PER_LOG: u64 = 16;
@@ -73,8 +80,8 @@ struct Log {
     owner: Owner,
     file: Arc<File>,
     entries: Vec<Entry>,
-    /// Its time of use was set.
-    is_used: bool,
+    /// When its time of use was set.
+    used: Option<Instant>,
 }
 
 /// The logs that this process writes, one for each owner. Its lock is held while bytes are written.
@@ -105,15 +112,23 @@ impl Cache {
         for number in folder.numbers()? {
             // One that cannot be opened or read may be gone by now.
             let Ok(file) = folder.file(number, false) else { continue };
-            let Ok(Some(log)) = log::read(&file) else { continue };
+            let Ok(Some(mut log)) = log::read(&file) else { continue };
             if !log.is_closed && try_lock(&file) {
-                // Its writer was killed. If this fails, it is read more slowly next time, too.
-                let _ = End::behind(&log.entries, 0).close(&file, &log.entries);
+                // Its writer was killed, or has just closed it. If this fails, it is read more
+                // slowly next time, too.
+                if let Ok(Some(now)) = log::read(&file) {
+                    log = now;
+                }
+                if !log.is_closed {
+                    let _ = End::behind(&log.entries, 0).close(&file, &log.entries);
+                }
                 unlock(&file);
             }
             known.add(number, log.owner, Arc::new(file), log.entries);
         }
-        let last = known.logs.values().flat_map(|log| &log.entries).map(|entry| entry.head.written).max();
+        let written = known.logs.values().flat_map(|log| &log.entries).map(|entry| entry.head.written);
+        // A clock may have been set back since, but not by years.
+        let last = written.filter(|written| *written < now().saturating_add(WRITTEN_AHEAD_MAX)).max();
         Ok(Cache {
             folder,
             bytes_max,
@@ -130,11 +145,15 @@ impl Cache {
 
     /// The payload of a record, if it is there and whole. A damaged one is forgotten.
     pub fn read(&self, kind: Kind, key: &Key) -> Option<Vec<u8>> {
-        let (file, entry, is_used) = {
+        let (number, file, entry, is_used) = {
             let mut known = self.known();
             let (number, at) = *known.index.get(&(kind, *key))?;
             let log = known.logs.get_mut(&number)?;
-            (Arc::clone(&log.file), log.entries.get(at)?.clone(), std::mem::replace(&mut log.is_used, true))
+            let is_used = log.used.is_some_and(|used| used.elapsed() < USED_EVERY);
+            if !is_used {
+                log.used = Some(Instant::now());
+            }
+            (number, Arc::clone(&log.file), log.entries.get(at)?.clone(), is_used)
         };
         if !is_used {
             // Without it the log goes sooner.
@@ -142,7 +161,11 @@ impl Cache {
         }
         let payload = entry.read(&file);
         if payload.is_none() {
-            self.forget(kind, key);
+            match file.metadata() {
+                // Another process needed its room.
+                Ok(about) if about.len() == 0 => self.known().remove(number),
+                _ => self.forget(kind, key),
+            }
         }
         payload
     }
@@ -199,7 +222,7 @@ impl Cache {
         };
         let Writer { open, last, written } = &mut *writer;
         let Some((_, end)) = open.get_mut(owner) else { return Ok(false) };
-        *last = now().max(*last + 1);
+        *last = now().max(last.saturating_add(1));
         let head = Head {
             kind,
             label_bytes: label.len() as u16,
@@ -222,7 +245,7 @@ impl Cache {
     pub fn status(&self) -> io::Result<Status> {
         let written = {
             let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-            self.folder.written(&mut writer.written)?
+            self.folder.written(&mut writer.written, 0)?
         };
         let bytes = self.folder.bytes()?;
         let known = self.known();
@@ -278,7 +301,10 @@ impl Cache {
         if needed > end.room {
             let step = self.log_bytes_max / STEPS_PER_LOG;
             let room = needed.div_ceil(step).saturating_mul(step).min(self.log_bytes_max).max(needed);
-            if !self.folder.reserve(&file, end.room, room, &mut writer.written)? {
+            let found = self.folder.reserve(&file, end.room, room, &mut writer.written)?;
+            let mut known = self.known();
+            found.removed.into_iter().for_each(|number| known.remove(number));
+            if !found.is_granted {
                 return Ok(None);
             }
             end.room = room;
@@ -295,24 +321,24 @@ impl Cache {
         let mut known = self.known();
         let mut logs = known.logs.iter_mut().rev().filter(|(_, log)| log.owner == *owner);
         logs.any(|(number, log)| {
-            let Ok(about) = log.file.metadata() else { return false };
-            let end = End::behind(&log.entries, about.len());
-            if end.needs(label, payload) > self.log_bytes_max || end.at > about.len() || !try_lock(&log.file) {
+            if End::behind(&log.entries, 0).needs(label, payload) > self.log_bytes_max || !try_lock(&log.file) {
                 return false;
             }
             // Another process may have written to it since, or emptied it.
-            let found = log::read(&log.file).ok().flatten();
-            let is_same = found.is_some_and(|found| found.entries.len() == log.entries.len());
-            match is_same {
-                true => drop(writer.open.insert(*owner, (*number, end))),
-                false => unlock(&log.file),
+            let found = log::read(&log.file).ok().flatten().filter(|found| found.entries.len() == log.entries.len());
+            let about = log.file.metadata().ok().filter(|about| found.is_some() && about.nlink() > 0);
+            match &about {
+                Some(about) => drop(writer.open.insert(*owner, (*number, End::behind(&log.entries, about.len())))),
+                None => unlock(&log.file),
             }
-            is_same
+            about.is_some()
         })
     }
 
     fn create(&self, writer: &mut Writer, owner: &Owner) -> io::Result<()> {
-        let (number, file) = self.folder.create(now().max(writer.last + 1))?;
+        let Some((number, file)) = self.folder.create(now().max(writer.last.saturating_add(1)))? else {
+            return Ok(());
+        };
         self.known().add(number, *owner, Arc::new(file), Vec::new());
         writer.open.insert(*owner, (number, End::of_new()));
         Ok(())
@@ -326,13 +352,19 @@ impl Cache {
         else {
             return Ok(());
         };
-        let closed = match entries.is_empty() {
+        if entries.is_empty() {
             // Nothing came of it.
-            true => file.set_len(0).map(|()| 0),
-            false => end.close(&file, &entries),
-        };
+            file.set_len(0)?;
+            self.folder.discard(number);
+            self.known().remove(number);
+            return Ok(());
+        }
+        let closed = end.close(&file, &entries);
         unlock(&file);
-        writer.written += closed?;
+        let closed = closed?;
+        writer.written += closed;
+        // This is for the next start, and tells nothing that matters.
+        let _ = self.folder.written(&mut writer.written, end.room.saturating_sub(end.at + closed));
         Ok(())
     }
 
@@ -343,7 +375,6 @@ impl Cache {
         for owner in owners {
             let _ = self.close_log(&mut writer, &owner);
         }
-        let _ = self.folder.written(&mut writer.written);
     }
 
     /// What is left when the process is killed: the logs that it wrote are not closed.
@@ -365,8 +396,14 @@ impl Drop for Cache {
 
 impl Known {
     fn add(&mut self, number: u64, owner: Owner, file: Arc<File>, entries: Vec<Entry>) {
-        self.logs.insert(number, Log { owner, file, entries: Vec::new(), is_used: false });
+        self.logs.insert(number, Log { owner, file, entries: Vec::new(), used: None });
         entries.into_iter().for_each(|entry| self.append(number, entry));
+    }
+
+    /// A log is gone, and all that was in it.
+    fn remove(&mut self, number: u64) {
+        self.logs.remove(&number);
+        self.index.retain(|_, (log, _)| *log != number);
     }
 
     fn append(&mut self, number: u64, entry: Entry) {

@@ -68,7 +68,7 @@ fn owner(number: u64) -> Owner {
 
 fn bytes_in(folder: &Path) -> u64 {
     let logs = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    logs.filter(|entry| entry.file_name() != "lock").map(|entry| entry.metadata().unwrap().len()).sum()
+    logs.filter(|entry| entry.file_name() != "images.lock").map(|entry| entry.metadata().unwrap().len()).sum()
 }
 
 fn random_bytes(rng: &mut SplitMix64, most: u64) -> Vec<u8> {
@@ -275,6 +275,81 @@ fn no_more_is_written_in_an_hour_than_the_cache_holds() {
 }
 
 #[test]
+fn short_starts_use_up_what_they_write_and_leave_no_files() {
+    let top = Top::new();
+    for number in 0..200 {
+        let cache = Cache::open(top.path(), LIMIT).unwrap();
+        assert!(cache.put(&owner(1), Kind::Block, &key(number), b"", &[1; 100]).unwrap(), "{number}");
+    }
+    // One that is refused.
+    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    let taken = (0..100).filter(|n| cache.put(&owner(2), Kind::Block, &key(*n), b"", &[1; 9 << 10]).unwrap()).count();
+    assert!(taken < 100);
+    assert!(!cache.put(&owner(3), Kind::Block, &key(300), b"", &[1; 30 << 10]).unwrap());
+    drop(cache);
+    let logs = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap());
+    assert!(logs.into_iter().all(|log| log.metadata().unwrap().len() > 0));
+}
+
+#[test]
+fn a_log_that_others_went_on_with_keeps_their_records() {
+    let top = Top::new();
+    let first = Cache::open(top.path(), 1 << 20).unwrap();
+    first.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap();
+    // It knows one record, and the other two are written behind its back.
+    let second = Cache::open(top.path(), 1 << 20).unwrap();
+    first.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
+    first.close();
+    second.put(&owner(1), Kind::Block, &key(3), b"", b"three").unwrap();
+    drop((first, second));
+    let last = Cache::open(top.path(), 1 << 20).unwrap();
+    assert_eq!([1, 2, 3].map(|number| last.has(Kind::Block, &key(number))), [true; 3]);
+}
+
+#[test]
+fn nobody_waits_for_a_process_that_keeps_the_lock() {
+    let top = Top::new();
+    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let lock = OpenOptions::new().read(true).write(true).open(top.path().join("images.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(!cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+    assert!(Cache::open(top.path(), 1 << 20).is_ok());
+    assert!(cache.clear().is_err());
+    drop(lock);
+    assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+}
+
+#[test]
+fn logs_that_others_removed_are_let_go() {
+    let top = Top::new();
+    let cache = open(top.path()).unwrap();
+    for image in 0..3 {
+        cache.put(&owner(image), Kind::Block, &key(image), b"", &[1; 1000]).unwrap();
+    }
+    cache.close();
+    open(top.path()).unwrap().clear().unwrap();
+    assert_eq!(cache.status().unwrap().logs, 3);
+    for image in 0..3 {
+        assert_eq!(cache.read(Kind::Block, &key(image)), None);
+    }
+    assert_eq!((cache.status().unwrap().logs, cache.status().unwrap().records), (0, 0));
+}
+
+#[test]
+fn numbers_that_make_no_sense_do_no_harm() {
+    let top = Top::new();
+    drop(Cache::open(top.path(), LIMIT).unwrap());
+    for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log", "ffffffffffffffff.log"] {
+        let file = fs::File::create(top.path().join(name)).unwrap();
+        file.set_len(1 << 62).unwrap_or_default();
+        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(1 << 40)).unwrap_or_default();
+    }
+    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+    assert_eq!(cache.read(Kind::Block, &key(1)).unwrap(), b"one");
+}
+
+#[test]
 fn damage_is_found_and_forgotten() {
     let top = Top::new();
     let cache = Cache::open(top.path(), 1 << 20).unwrap();
@@ -283,7 +358,7 @@ fn damage_is_found_and_forgotten() {
     }
     drop(cache);
     let log = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().path());
-    let log = log.into_iter().find(|path| path.extension().is_some()).unwrap();
+    let log = log.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "log")).unwrap();
     OpenOptions::new().write(true).open(&log).unwrap().write_all_at(&[9; 10], 7000).unwrap();
     let cache = Cache::open(top.path(), 1 << 20).unwrap();
     assert_eq!(cache.verify(), (3, 1));

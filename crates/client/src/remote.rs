@@ -29,6 +29,7 @@ use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use crate::cached::{CachedStart, ImageCache, keep, load_proofs};
+use crate::command::Failure;
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
@@ -99,16 +100,25 @@ pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) 
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
-    let known = cache.and_then(|cache| CachedStart::find(cache, remote, &config.limits));
+    let mut known = cache.and_then(|cache| CachedStart::find(cache, remote, &config.limits));
     let mut wire = config.connection.wire(device);
     if known.is_none() {
         wire.features |= FEATURE_START;
     }
     let start = match Connection::connect(&dialer, wire, clock, config.connection.open_deadline) {
-        Ok(connection) => ask(connection, remote, &config, clock, (known, cache))?,
-        Err(away) => without_server(known, &config, away)?,
+        Ok(connection) => ask(connection, remote, &config, clock, (&mut known, cache)),
+        Err(away) => Err(away.into()),
+    };
+    let start = match start {
+        Err(ClientError::Connection(away)) if !is_no(&away) => without_server(known, &config, away)?,
+        start => start?,
     };
     run(start, config, (clock, device), dialer, cache)
+}
+
+/// Whether the server is there and says no.
+fn is_no(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::Refused { code, .. } if Failure::of(*code) != Failure::Later)
 }
 
 /// The image that the name stood for when the server was there.
@@ -126,7 +136,7 @@ fn ask(
     remote: &Remote,
     config: &Config,
     clock: Clock,
-    (known, cache): (Option<CachedStart>, Option<&Arc<Cache>>),
+    (known, cache): (&mut Option<CachedStart>, Option<&Arc<Cache>>),
 ) -> Result<Start, ClientError> {
     let asked = clock.now();
     let mut begun = Begun::default();
@@ -137,12 +147,12 @@ fn ask(
         Some((ready, first)) => (ready.since(asked), first, ready.since(asked)),
         None => (answered.0.since(asked), answered, Duration::ZERO),
     };
-    let fetched = match known.filter(|known| known.id == opened.id) {
-        Some(known) => known.fetched,
-        None => begun.assemble(&opened),
-    };
+    // What contradicts itself is not there.
+    let kept = known.take_if(|known| known.id == opened.id && known.metadata(&config.limits).is_some());
+    let is_kept = kept.is_some();
+    let fetched = kept.map_or_else(|| begun.assemble(&opened), |known| known.fetched);
     let (metadata, hashes, bytes) = fetch(&mut connection, &opened, fetched, remote, config, clock)?;
-    if let Some(error) = cache.and_then(|cache| keep(cache, remote, opened.id, &bytes).err()) {
+    if let Some(error) = cache.and_then(|cache| keep(cache, remote, opened.id, &bytes, is_kept).err()) {
         let text = format!(
             "warning: the start of {}/{} is not kept in the device cache: {error}\n",
             remote.server, remote.image

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use connection::{
     Attach, Clock, ConnectionError, VolumeConnection, VolumeHandler, VolumeMessage, random_number, spawn,
@@ -34,13 +34,16 @@ use crate::storer::Storer;
 /// Pages that may be hinted and not have come; [`Session::hint`] takes no more.
 pub const HINT_PAGES_MAX: usize = wire::format::HINT_PAGES_WAITING_MAX;
 
+/// Longest wait at the end for what is on its way to the device cache.
+const CACHE_CLOSES: Duration = Duration::from_secs(1);
+
 /// One mounted image.
 pub struct Session {
     pub(crate) shared: Arc<Shared>,
     /// Of an image in a local file.
     local: Option<LocalReader>,
-    /// The thread of the device cache.
-    cache: Mutex<Option<JoinHandle<()>>>,
+    /// Ends when the thread of the device cache does.
+    cache: Mutex<Option<Receiver<()>>>,
 }
 
 impl Session {
@@ -78,9 +81,12 @@ impl Session {
         spawn_storer(Arc::clone(&shared), jobs)?;
         if let Some(((cached, receiver), index)) = cache.zip(shared.cache) {
             let worker = Worker::new(Arc::clone(&shared), index, receiver, cached);
-            let thread = Builder::new().name("runnel-cache".to_owned()).spawn(move || worker.work());
-            let thread = thread.map_err(ConnectionError::System)?;
-            *session.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+            let (works, ended) = channel();
+            spawn("runnel-cache", move || {
+                worker.work();
+                drop(works);
+            })?;
+            *session.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         }
         Ok((session, shared))
     }
@@ -141,12 +147,14 @@ impl Session {
     }
 
     /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`].
-    /// Threads end soon after; the device cache has what came when this returns.
+    /// Threads end soon after; the device cache has what came when this returns, unless its disk is
+    /// slow.
     pub fn shutdown(&self) {
         self.shared.close();
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // One that panicked has said so.
-        cache.map(JoinHandle::join);
+        if let Some(ended) = cache {
+            let _ = ended.recv_timeout(CACHE_CLOSES);
+        }
     }
 }
 

@@ -143,7 +143,7 @@ fn mount_image(
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let cache = args.volume.device_cache()?;
+    let cache = args.volume.device_cache(target)?;
     let session = stop.ending_during(|| Session::open_cached(target, config, cache.as_ref()))?;
     let mounted = Mounted::start(session, &args.directory, Options { mounter, ..image_options(args) })?;
     announce(ready)?;

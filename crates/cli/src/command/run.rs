@@ -65,7 +65,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
     }
     let config = args.session.config();
-    let cache = args.volume.device_cache()?;
+    let cache = args.volume.device_cache(&target)?;
     let mut request = Request::new(options, plan);
     let mut volumes = Vec::new();
     for wanted in &data {

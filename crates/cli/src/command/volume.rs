@@ -131,8 +131,8 @@ impl VolumeArgs {
     ///
     /// # Errors
     /// A value makes no sense.
-    pub fn device_cache(&self) -> anyhow::Result<Option<Arc<Cache>>> {
-        let Some(given) = &self.cache else { return Ok(None) };
+    pub fn device_cache(&self, target: &Target) -> anyhow::Result<Option<Arc<Cache>>> {
+        let Some(given) = self.cache.as_ref().filter(|_| matches!(target, Target::Remote(_))) else { return Ok(None) };
         let Room { folder, bytes } = room(given, IMAGE_CACHE_BYTES)?;
         match Cache::open(&folder, bytes) {
             Ok(cache) => Ok(Some(Arc::new(cache))),

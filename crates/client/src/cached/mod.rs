@@ -69,12 +69,19 @@ impl ImageCache {
         let index = self.index();
         match wanted {
             Wanted::Block { block, .. } => index.blocks.contains_key(block),
-            Wanted::Pages(pages) => pages.iter().all(|page| index.pages.contains_key(&self.first_of(*page))),
+            Wanted::Pages(pages) => {
+                self.metadata.takes_pages() && pages.iter().all(|page| index.pages.contains_key(&self.first_of(*page)))
+            }
         }
     }
 
     /// Whether a page is there by itself.
     pub fn has_page(&self, page: PageId) -> bool {
+        self.metadata.takes_pages() && self.is_kept(page)
+    }
+
+    /// Whether a page is there, though there may be no hash yet to verify it with.
+    fn is_kept(&self, page: PageId) -> bool {
         self.index().pages.contains_key(&self.first_of(page))
     }
 
@@ -126,19 +133,18 @@ impl ImageCache {
         Some((pages_of(&label), payload))
     }
 
-    /// A block that is damaged, or does not match the image, is not there any more.
+    /// A block that is damaged, or does not match the image, is not there any more, for this
+    /// session.
     fn forget_block(&self, block: BlockId) {
-        if let Some(key) = self.index().blocks.remove(&block) {
-            self.cache.forget(Kind::Block, &key);
-        }
+        self.index().blocks.remove(&block);
     }
 
     /// The same of all pages of a record.
     fn forget_record(&self, record: u32) {
         let mut index = self.index();
         index.pages.retain(|_, of| *of != record);
-        if let Some(key) = index.records.get_mut(record as usize).and_then(Option::take) {
-            self.cache.forget(Kind::Pages, &key);
+        if let Some(key) = index.records.get_mut(record as usize) {
+            *key = None;
         }
     }
 }

@@ -40,7 +40,9 @@ impl Reader {
 
     /// Adds the bytes of a page to `out`. False if it is not there: then nothing is added.
     pub fn page(&mut self, page: PageId, out: &mut Vec<u8>) -> bool {
-        if let Some((number, key)) = self.image.record_of(page) {
+        if self.metadata.takes_pages()
+            && let Some((number, key)) = self.image.record_of(page)
+        {
             let found = self.decoded(Source::Record(number), |reader| reader.read_record(&key));
             match &found {
                 None => self.image.forget_record(number),

@@ -51,10 +51,16 @@ impl CachedStart {
     }
 }
 
-/// Keeps what a name stands for, and the start of the image.
-pub(crate) fn keep(cache: &Arc<Cache>, remote: &Remote, id: ImageId, bytes: &[u8]) -> std::io::Result<()> {
+/// Keeps what a name stands for, and the start of the image unless that is there.
+pub(crate) fn keep(
+    cache: &Arc<Cache>,
+    remote: &Remote,
+    id: ImageId,
+    bytes: &[u8],
+    is_kept: bool,
+) -> std::io::Result<()> {
     let owner = Owner(id.0);
-    if bytes.len() <= METADATA_BYTES_MAX && !cache.has(Kind::Metadata, &part_key(&id, 0)) {
+    if bytes.len() <= METADATA_BYTES_MAX && !is_kept {
         // An empty part ends metadata whose last part is full.
         let ends_full = bytes.len().is_multiple_of(PAYLOAD_BYTES_MAX);
         let parts = bytes.chunks(PAYLOAD_BYTES_MAX).chain(ends_full.then_some(&[][..]));

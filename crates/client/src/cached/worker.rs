@@ -8,11 +8,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use predict::{ActionPredictor, Audits, Predictor, PushOrder, Verdict};
-use units::{BlockId, PageId, SegmentIndex, StreamId, Token};
+use units::{BlockId, Moment, PageId, SegmentIndex, StreamId, Token};
 use wire::{PushEncoding, PushPiece};
 
 use super::reader::Reader;
@@ -28,6 +28,9 @@ const PUSHED_BYTES_MAX: usize = 512 << 10;
 
 /// How often runs that are over are looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Time for what is on its way to the disk when the session ends.
+const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// What is learned is written so often at most, and when the session ends.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -45,13 +48,18 @@ pub(crate) struct Worker {
     streams: u32,
     /// Bytes that the storer has.
     pushed_bytes: usize,
-    /// When what was learned was written.
-    saved: units::Moment,
+    /// What servers sent, to be written when there is nothing else to do.
+    keeping: VecDeque<Kept>,
+    /// When it was looked last for runs that are over, and when what was learned was written.
+    ticked: Moment,
+    saved: Moment,
 }
 
 /// A program whose next pages are pushed.
+#[derive(Default)]
 struct Run {
-    stream: StreamKey,
+    /// While there are pages to push.
+    stream: Option<StreamKey>,
     /// Positions and pages of its action that are to be pushed, in order.
     queue: VecDeque<(u32, PageId)>,
     sent: HashSet<PageId>,
@@ -70,7 +78,7 @@ impl Worker {
             Some(actions) => ActionPredictor::with_actions(actions, config),
             None => ActionPredictor::new(metadata.id(), config),
         };
-        let saved = shared.clock.now();
+        let now = shared.clock.now();
         Worker {
             index,
             commands,
@@ -80,41 +88,60 @@ impl Worker {
             runs: HashMap::new(),
             streams: 0,
             pushed_bytes: 0,
-            saved,
+            keeping: VecDeque::new(),
+            ticked: now,
+            saved: now,
             shared,
         }
     }
 
-    /// Works until the session closes.
+    /// Works until the session closes. Programs wait for requests and pushes; writing comes last.
     pub fn work(mut self) {
         loop {
-            let command = match self.push_some() {
-                true => self.commands.try_recv().ok(),
-                false => match self.commands.recv_timeout(TICK) {
-                    Ok(command) => Some(command),
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.tick();
-                        None
-                    }
-                    Err(RecvTimeoutError::Disconnected) => Some(Command::Close),
-                },
-            };
-            match command {
-                Some(Command::Close) => break,
-                Some(command) => self.obey(command),
-                None => {}
+            match self.commands.try_recv() {
+                Ok(Command::Close) | Err(TryRecvError::Disconnected) => break,
+                Ok(command) => {
+                    self.obey(command);
+                    continue;
+                }
+                Err(TryRecvError::Empty) => {}
+            }
+            if self.shared.clock.now().since(self.ticked) >= TICK {
+                self.tick();
+            }
+            if self.push_some() {
+                continue;
+            }
+            if let Some(kept) = self.keeping.pop_front() {
+                self.write(kept);
+                continue;
+            }
+            match self.commands.recv_timeout(TICK) {
+                Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        // What was sent before is all here.
+        self.close();
+    }
+
+    /// Writes what came and was learned, as far as there is time.
+    fn close(mut self) {
+        let until = self.shared.clock.now().after(CLOSES_WITHIN);
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Keep(kept) = command {
-                self.keep(kept);
+                self.keeping.push_back(kept);
             }
         }
-        let tokens: Vec<Token> = self.runs.keys().copied().collect();
-        tokens.into_iter().for_each(|token| self.end(token));
-        self.writer.flush();
+        // All of them.
+        self.predictor.expire(Moment(u64::MAX));
         self.save();
+        while let Some(kept) = self.keeping.pop_front()
+            && self.shared.clock.now() < until
+        {
+            self.write(kept);
+        }
+        self.writer.flush();
         self.writer.close();
     }
 
@@ -130,7 +157,8 @@ impl Worker {
             }
             Command::Credit { bytes, .. } => self.pushed_bytes = self.pushed_bytes.saturating_sub(bytes as usize),
             Command::StopPush { stream } => {
-                self.runs.values_mut().filter(|run| run.stream == stream).for_each(|run| run.queue.clear());
+                let of = self.runs.values_mut().filter(|run| run.stream == Some(stream));
+                of.for_each(|run| run.queue.clear());
             }
             Command::Keep(kept) => self.keep(kept),
             // For servers.
@@ -138,10 +166,12 @@ impl Worker {
         }
     }
 
-    /// Nothing happened for a while.
     fn tick(&mut self) {
+        self.ticked = self.shared.clock.now();
         self.writer.flush();
-        self.predictor.expire(self.shared.clock.now());
+        for ended in self.predictor.expire(self.ticked) {
+            self.end(ended.token);
+        }
     }
 
     /// Answers a request, or says that it must go to a server.
@@ -201,29 +231,35 @@ impl Worker {
 
     fn order(&mut self, token: Token, order: &PushOrder) {
         let pages = self.predictor.pages(token, order).to_vec();
-        if order.begins
-            && let Some(old) = self.runs.remove(&token)
-        {
-            let _ = self.shared.storer.send(Job::Over { key: old.stream });
-            let run = self.begin(token, old.sent);
-            self.runs.insert(token, run);
-        } else if !self.runs.contains_key(&token) {
-            let run = self.begin(token, HashSet::new());
-            self.runs.insert(token, run);
+        if order.begins {
+            self.end_stream(token);
         }
-        let Some(run) = self.runs.get_mut(&token) else { return };
+        let run = self.runs.entry(token).or_default();
+        if order.begins {
+            run.queue.clear();
+        }
         run.queue.extend((order.from..).zip(pages));
     }
 
-    /// Begins a stream of pages for a program.
-    fn begin(&mut self, token: Token, sent: HashSet<PageId>) -> Run {
-        self.streams += 1;
+    /// The stream of pages for a program, which begins if there is none.
+    fn stream(&mut self, token: Token) -> StreamKey {
+        if let Some(stream) = self.runs.get(&token).and_then(|run| run.stream) {
+            return stream;
+        }
+        self.streams = self.streams.wrapping_add(1);
         let stream = StreamKey { connection: self.index, generation: 0, stream: StreamId(self.streams) };
         let info = StreamInfo { token, audit: false, hinted: false };
         self.shared.run(|schedule, _| schedule.stream_started(stream, info));
         let job = Job::Started { key: stream, info, encoding: PushEncoding::Stored, window_log: 0 };
         let _ = self.shared.storer.send(job);
-        Run { stream, queue: VecDeque::new(), sent }
+        self.runs.entry(token).or_default().stream = Some(stream);
+        stream
+    }
+
+    fn end_stream(&mut self, token: Token) {
+        if let Some(key) = self.runs.get_mut(&token).and_then(|run| run.stream.take()) {
+            let _ = self.shared.storer.send(Job::Over { key });
+        }
     }
 
     /// Pushes a segment, or what is left of it, for one program. False if there is nothing to push
@@ -233,7 +269,8 @@ impl Worker {
             return false;
         }
         let segment_pages = self.predictor.config().segment_pages.max(1);
-        let Some(run) = self.runs.values_mut().find(|run| !run.queue.is_empty()) else { return false };
+        let Some((token, run)) = self.runs.iter_mut().find(|(_, run)| !run.queue.is_empty()) else { return false };
+        let token = *token;
         let segment = run.queue.front().map_or(0, |(position, _)| position / segment_pages);
         let (mut pages, mut raw) = (Vec::new(), Vec::new());
         while let Some((position, page)) = run.queue.front().copied() {
@@ -246,8 +283,9 @@ impl Worker {
                 pages.push(page);
             }
         }
-        let stream = run.stream;
+        let is_last = run.queue.is_empty();
         if !pages.is_empty() {
+            let stream = self.stream(token);
             let bytes = raw.len();
             self.pushed_bytes += bytes;
             self.shared.run(|schedule, _| schedule.pushes().piece_received(pages.iter().copied()));
@@ -255,28 +293,35 @@ impl Worker {
             let piece = PushPiece { stream: stream.stream, segment: SegmentIndex(segment), pages, bytes: raw.into() };
             let _ = self.shared.storer.send(Job::Piece { key: stream, piece, credit: bytes as u32, announced: true });
         }
+        if is_last {
+            self.end_stream(token);
+        }
         true
     }
 
     /// A program ended.
     fn end(&mut self, token: Token) {
         self.predictor.end(token, self.shared.clock.now());
-        if let Some(run) = self.runs.remove(&token) {
-            let _ = self.shared.storer.send(Job::Over { key: run.stream });
-        }
+        self.end_stream(token);
+        self.runs.remove(&token);
     }
 
-    /// Writes what a server sent, and learns from pages that it pushed.
+    /// Takes what a server sent, and learns from pages that it pushed.
     fn keep(&mut self, kept: Kept) {
         if let Kept::Pushed { token, pages, .. } = &kept {
-            // What a server pushes comes in the order of its action, and is not touched visibly.
+            // What a server pushes comes in the order of its action, and is not touched visibly. A
+            // program that has ended needs nothing more.
             for page in pages {
-                if !self.reader.has(*page) {
+                if self.predictor.phase(*token).is_some() && !self.reader.has(*page) {
                     let verdict = self.predictor.touch(*token, *page, self.shared.clock.now());
                     self.follow(*token, verdict);
                 }
             }
         }
+        self.keeping.push_back(kept);
+    }
+
+    fn write(&mut self, kept: Kept) {
         self.shared.kept_bytes.fetch_sub(kept.bytes(), Ordering::AcqRel);
         self.writer.keep(kept);
     }

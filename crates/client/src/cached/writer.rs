@@ -68,7 +68,7 @@ impl Writer {
             };
             rest = after;
             let first = self.image.first_of(*page);
-            if self.image.has_page(first) || self.pages.contains(&first) {
+            if self.image.is_kept(first) || self.pages.contains(&first) {
                 continue;
             }
             self.pages.push(first);

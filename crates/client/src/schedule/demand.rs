@@ -210,12 +210,18 @@ impl Schedule {
     /// A request got no bytes.
     pub fn failed(&mut self, now: Moment, key: RequestKey, failure: Failure) {
         let Some(request) = self.take_request(now, key) else { return };
+        if failure == Failure::Absent {
+            for page in self.reads.dependents(&self.metadata, &request.wanted) {
+                self.demand_again(now, page);
+            }
+            return self.pull_on(now);
+        }
         let is_refused_guess = request.speculative && failure == Failure::Later;
         if is_refused_guess {
             self.readahead.refused(&request.wanted);
         }
         // Nobody waited for a guess when it was made. A page alone has to be verified by itself.
-        match (is_refused_guess || failure == Failure::Absent) && self.metadata.takes_pages() {
+        match is_refused_guess && self.metadata.takes_pages() {
             true => self.demand_rest(now, &request),
             false => self.retry(now, request, failure),
         }

@@ -27,8 +27,6 @@ pub(super) struct Request {
     pub detours: u32,
     /// Made by readahead, and the server was told that a READ waits for it by now.
     hurried: bool,
-    /// The device cache is asked.
-    is_cached: bool,
     /// The connection it was handed to.
     sent: Option<Sent>,
 }
@@ -60,17 +58,7 @@ pub(super) struct Requests {
 
 impl Request {
     pub fn new(wanted: Wanted, token: Token) -> Request {
-        Request {
-            wanted,
-            token,
-            force: false,
-            speculative: false,
-            failures: 0,
-            detours: 0,
-            hurried: false,
-            is_cached: false,
-            sent: None,
-        }
+        Request { wanted, token, force: false, speculative: false, failures: 0, detours: 0, hurried: false, sent: None }
     }
 
     /// A request for a block, because of one page.
@@ -85,7 +73,7 @@ impl Request {
 
     /// It was answered with something else.
     pub fn failed(&mut self, failure: Failure) {
-        self.failures += u32::from(!matches!(failure, Failure::Later | Failure::Absent));
+        self.failures += u32::from(failure != Failure::Later);
         // What came may have been decoded wrongly: the next answer is to be as it is stored.
         self.force |= failure == Failure::Corrupt;
     }
@@ -153,6 +141,10 @@ impl Requests {
         self.fetching.keys().map(stored).sum()
     }
 
+    fn is_cached(&self, wanted: &Wanted) -> bool {
+        self.cached.as_ref().is_some_and(|cached| cached.has(wanted))
+    }
+
     /// Whether the device cache has a page by itself.
     pub fn is_page_cached(&self, page: PageId) -> bool {
         self.cached.as_ref().is_some_and(|cached| cached.has_page(page))
@@ -169,9 +161,9 @@ impl Requests {
     }
 
     /// Makes a request and sends it, to the device cache if that has what is wanted.
-    pub fn send(&mut self, now: Moment, mut request: Request, connections: &mut Connections) {
-        request.is_cached = self.cached.as_ref().is_some_and(|cached| cached.has(&request.wanted));
-        self.counters.requests += u64::from(!request.speculative && !request.is_cached);
+    pub fn send(&mut self, now: Moment, request: Request, connections: &mut Connections) {
+        let is_cached = self.is_cached(&request.wanted);
+        self.counters.requests += u64::from(!request.speculative && !is_cached);
         let key = self.open(request);
         self.dispatch(now, key, connections);
     }
@@ -197,9 +189,8 @@ impl Requests {
     /// Hands a request to a connection, or parks it until there is one. Readahead uses the
     /// connection of the program too: there the server knows what goes first.
     fn dispatch(&mut self, now: Moment, key: RequestKey, connections: &mut Connections) {
-        let Some((token, is_cached)) = self.open.get(&key).map(|request| (request.token, request.is_cached)) else {
-            return;
-        };
+        let Some((token, wanted)) = self.open.get(&key).map(|request| (request.token, &request.wanted)) else { return };
+        let is_cached = self.is_cached(wanted);
         let connection = if is_cached { connections.cache() } else { connections.of(token) };
         let Some(connection) = connection else {
             self.parked.push(key);

@@ -25,6 +25,10 @@ const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// Running actions remembered. A device runs few programs from an image at the same time.
 const TOKENS_MAX: usize = 64;
 
+/// Pages of an action that a server is told of late, when it needs something that the device cache
+/// has not: enough to see which action it is.
+const UNTOLD_MAX: usize = 256;
+
 /// Pages remembered as reported, over all actions: about 1 MiB of memory at most, and several times
 /// what a program start touches. Beyond it the action that was quiet longest is forgotten, and its
 /// next touches are reported again.
@@ -109,6 +113,9 @@ impl Touches {
             return false;
         }
         let touches = self.tokens.entry(token).or_default();
+        if !touches.is_told(connections) && touches.pending.len() >= UNTOLD_MAX {
+            return false;
+        }
         touches.pending.push(page);
         self.since.get_or_insert(now);
         touches.pending.len() >= BATCH_PAGES
@@ -118,7 +125,7 @@ impl Touches {
     fn report(&mut self, token: Token, page: PageId, connections: &mut Connections) -> bool {
         self.clock += 1;
         if !self.tokens.contains_key(&token) && self.tokens.len() >= TOKENS_MAX {
-            self.forget_quietest(token);
+            self.forget_quietest(token, connections);
         }
         let touches = self.tokens.entry(token).or_default();
         touches.used_at = self.clock;
@@ -128,7 +135,7 @@ impl Touches {
         }
         self.reported_total += usize::from(fresh);
         if self.reported_total > REPORTED_MAX {
-            self.forget_quietest(token);
+            self.forget_quietest(token, connections);
         }
         fresh
     }
@@ -168,14 +175,17 @@ impl Touches {
     }
 
     /// Forgets what the action that was quiet longest has reported. `current` goes only if it is
-    /// the only one: then its own set is started afresh. Pages not sent yet are kept: they are few.
-    fn forget_quietest(&mut self, current: Token) {
-        let others = self.tokens.iter().filter(|(token, _)| **token != current);
+    /// the only one: then its own set is started afresh. Pages not sent yet are kept, which are
+    /// few, unless no server needs to know of them.
+    fn forget_quietest(&mut self, current: Token, connections: &Connections) {
+        // One that has forgotten before has nothing left to forget.
+        let others = self.tokens.iter().filter(|(token, touches)| **token != current && !touches.reported.is_empty());
         let quietest = others.min_by_key(|(_, touches)| touches.used_at).map_or(current, |(token, _)| *token);
         let Some(touches) = self.tokens.get_mut(&quietest) else { return };
         self.reported_total -= touches.reported.len();
         touches.reported = HashSet::new();
-        if touches.pending.is_empty() && quietest != current {
+        let is_done = touches.pending.is_empty() || !touches.is_told(connections);
+        if is_done && quietest != current {
             self.tokens.remove(&quietest);
         }
     }
@@ -252,16 +262,34 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let (mut touches, mut connections) = (Touches::new(true), connected());
+        bounded(connected());
+    }
+
+    #[test]
+    fn memory_is_bounded_while_no_server_is_told() {
+        let mut connections = Connections::new(2, true, true);
+        connections.up(0, false);
+        bounded(connections);
+    }
+
+    fn bounded(mut connections: Connections) {
+        let mut touches = Touches::new(true);
         for step in 0..(REPORTED_MAX as u32 * 3) {
-            touches.report(Token((step / 1000) as u128), page(step), &mut connections);
+            touches.note(Moment(0), Token((step / 1000) as u128 + 1), page(step), false, &mut connections);
+            if step % 1000 == 999 {
+                touches.expire(Moment(0).after(BATCH_DELAY), &mut connections);
+            }
+            connections.take_commands();
             assert!(touches.reported_total <= REPORTED_MAX && touches.tokens.len() <= TOKENS_MAX);
         }
         for step in 0..(REPORTED_MAX as u32 * 2) {
-            touches.report(Token(7), page(step), &mut connections);
+            touches.note(Moment(0), Token(7), page(step), false, &mut connections);
+            connections.take_commands();
             assert!(touches.reported_total <= REPORTED_MAX);
         }
         let counted: usize = touches.tokens.values().map(|touches| touches.reported.len()).sum();
         assert_eq!(counted, touches.reported_total);
+        let pending: usize = touches.tokens.values().map(|touches| touches.pending.len()).sum();
+        assert!(pending <= TOKENS_MAX * UNTOLD_MAX);
     }
 }

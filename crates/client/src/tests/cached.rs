@@ -125,6 +125,30 @@ fn a_run_that_goes_on_further_asks_for_the_rest() {
     }
 }
 
+#[test]
+fn a_server_that_takes_connections_and_says_nothing_is_away() {
+    let mut device = Device::new();
+    device.run(pages());
+    device.rig = None;
+    let _deaf = std::net::TcpListener::bind(device.address).unwrap();
+    assert_eq!(device.run(soft(pages())).demand.pages_demanded, 0);
+}
+
+#[test]
+fn what_is_here_is_read_though_the_server_has_lost_the_image() {
+    let mut device = Device::new();
+    device.run(pages());
+    device.rig = None;
+    let cache = device.cache();
+    let (session, sink) = open_at(device.address, pages(), Some(&cache)).unwrap();
+    let address = device.address;
+    device.rig = Some(Rig::start_with(&Memory::new(), move |config| config.listen = address));
+    // The session sees that the image is gone before it is used.
+    let other = device.tree.files.iter().find(|(inode, _)| *inode != device.tree.big()).unwrap().0;
+    assert!(read_page(&session, 1, other, 0).wait().is_err());
+    run(&session, &sink, &device.tree, 5);
+}
+
 /// Writes over the payloads of a cache, here and there.
 fn damage(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
