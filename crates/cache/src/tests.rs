@@ -338,12 +338,20 @@ fn logs_that_others_removed_are_let_go() {
 #[test]
 fn numbers_that_make_no_sense_do_no_harm() {
     let top = Top::new();
-    drop(Cache::open(top.path(), LIMIT).unwrap());
-    for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log", "ffffffffffffffff.log"] {
+    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    cache.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
+    drop(cache);
+    let make = |name: &str| {
         let file = fs::File::create(top.path().join(name)).unwrap();
-        file.set_len(1 << 62).unwrap_or_default();
-        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(1 << 40)).unwrap_or_default();
+        file.set_len(1 << 40).unwrap();
+        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(1 << 32)).unwrap_or_default();
+    };
+    // They are no logs, so no log goes for them.
+    for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log"] {
+        make(name);
     }
+    assert!(Cache::open(top.path(), LIMIT).unwrap().has(Kind::Block, &key(2)));
+    make("ffffffffffffffff.log");
     let cache = Cache::open(top.path(), LIMIT).unwrap();
     assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
     assert_eq!(cache.read(Kind::Block, &key(1)).unwrap(), b"one");
