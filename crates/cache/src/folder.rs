@@ -78,7 +78,7 @@ impl Folder {
     /// Opens the folder, which is made if there is none.
     ///
     /// # Errors
-    /// What the system says; a folder that others can write to.
+    /// What the system says; a folder that others can enter, or of another user.
     pub fn open(path: &Path, bytes_max: u64, period: Duration) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let about = fs::metadata(path)?;
