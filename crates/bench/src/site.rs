@@ -124,12 +124,15 @@ fn quiet_counters(site: &dyn Site, link: Option<&Link>) -> anyhow::Result<Sample
     }
 }
 
-/// Resident memory of a process, bytes.
+/// Resident memory of a process and its children, bytes.
 fn resident_bytes(pid: u32) -> Option<f64> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter_map(resident_bytes);
+    let of_children: f64 = children.sum();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024.0)
+    Some(kilobytes * 1024.0 + of_children)
 }
 
 /// Empties the page cache, then reads `warm` back in: the binaries of the systems under test and

@@ -116,7 +116,7 @@ impl Server {
         let shared = Arc::new(Shared { image: file, bytes, state, changed, start: clock() });
         let device = mount(folder)?;
         let mut server = Server { shared: shared.clone(), folder: folder.to_path_buf(), threads: Vec::new() };
-        let session = fuse::Session::new(Files(shared.clone()), device, 1);
+        let session = fuse::Session::new(Files(shared.clone()), device.into(), 1);
         let session = session.map_err(|error| DiskError::step("serve", folder, error))?;
         let named = |name: &str| thread::Builder::new().name(name.into());
         let failed = |error| DiskError::step("start a thread for", folder, error);

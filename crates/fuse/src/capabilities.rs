@@ -85,6 +85,19 @@ impl KernelConfig {
         }
     }
 
+    /// What an earlier daemon has agreed on with the kernel: nothing else can be had.
+    pub(crate) fn agreed(answer: &InitOut) -> KernelConfig {
+        KernelConfig {
+            offered: u64::from(answer.flags) | (u64::from(answer.flags2) << 32),
+            wanted: 0,
+            readahead_bytes_max: answer.max_readahead,
+            readahead_bytes: answer.max_readahead,
+            write_bytes: answer.max_write,
+            background: answer.max_background,
+            congestion: Some(answer.congestion_threshold),
+        }
+    }
+
     /// The features of the kernel.
     pub fn capabilities(&self) -> u64 {
         self.offered

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Errno;
 use crate::device::Device;
+use crate::handover::{Handover, Left};
 use crate::interrupt::{Live, Verdict, Watch};
 use crate::request::{Operation, Parsed};
 use crate::table::{Entry, Kind, Table};
@@ -15,11 +16,13 @@ pub(crate) struct Connection {
     devices: Vec<Device>,
     table: Table,
     pub watch: Watch,
+    /// Of a mount that survives its daemon.
+    handover: Option<Handover>,
 }
 
 impl Connection {
-    pub fn new(devices: Vec<Device>) -> Connection {
-        Connection { devices, table: Table::default(), watch: Watch::default() }
+    pub fn new(devices: Vec<Device>, handover: Option<Handover>) -> Connection {
+        Connection { devices, table: Table::default(), watch: Watch::default(), handover }
     }
 
     /// The descriptor that a serving thread reads.
@@ -29,7 +32,17 @@ impl Connection {
 
     /// A request was read from a descriptor and wants an answer. What has to be answered is
     /// registered before anybody can answer.
-    pub fn register(&self, parsed: &Parsed<'_>, device: usize) {
+    pub fn register(&self, parsed: &Parsed<'_>, bytes: &[u8], device: usize) {
+        let kept = self.handover.as_ref().and_then(|memory| memory.keep(parsed.request.unique(), bytes, device));
+        self.insert(parsed, device, kept, false);
+    }
+
+    /// A request that the last daemon has left.
+    pub fn register_left(&self, parsed: &Parsed<'_>, left: &Left) {
+        self.insert(parsed, left.device, left.slot, left.interrupted);
+    }
+
+    fn insert(&self, parsed: &Parsed<'_>, device: usize, slot: Option<usize>, interrupted: bool) {
         let kind = match &parsed.operation {
             Ok(Operation::Flush(..)) => Kind::Close,
             Ok(Operation::SetLk(_, true)) => Kind::Lock,
@@ -37,10 +50,13 @@ impl Connection {
             _ => Kind::Other,
         };
         let thread = parsed.request.pid();
-        let entry = Entry { kind, thread, device, arrived: Instant::now(), interrupted: false };
+        let entry = Entry { kind, thread, device, arrived: Instant::now(), interrupted, slot };
         self.table.insert(parsed.request.unique(), entry);
         if kind == Kind::Close {
             self.watch.closing(thread);
+        }
+        if interrupted {
+            self.watch.wake();
         }
     }
 
@@ -51,10 +67,12 @@ impl Connection {
 
     /// Answers a request, unless that was done. Returns whether this answer reached the caller.
     pub fn answer(&self, unique: u64, error: i32, parts: &[&[u8]; 2]) -> bool {
-        match self.table.remove(unique) {
-            Some(entry) => self.devices[entry.device].answer(unique, error, parts),
-            None => false,
+        let Some(entry) = self.table.remove(unique) else { return false };
+        let arrived = self.devices.get(entry.device).is_some_and(|device| device.answer(unique, error, parts));
+        if let (Some(slot), Some(memory)) = (entry.slot, &self.handover) {
+            memory.release(slot);
         }
+        arrived
     }
 
     /// An INTERRUPT with its own number: a signal came for the thread that waits for request `of`.
@@ -67,6 +85,9 @@ impl Connection {
             self.devices.iter().any(|device| device.answer(interrupt, again, &[&[], &[]]));
             return;
         };
+        if let (Some(slot), Some(memory)) = (entry.slot, &self.handover) {
+            memory.interrupt(slot);
+        }
         match self.watch.judge(&entry, Instant::now(), &Live) {
             Verdict::End(error) => drop(self.answer(of, error, &[&[], &[]])),
             Verdict::Wait(_) => self.watch.wake(),
@@ -100,7 +121,7 @@ mod tests {
     fn pair() -> (Connection, [io::PipeReader; 2]) {
         let (first, one) = io::pipe().expect("pipe");
         let (second, two) = io::pipe().expect("pipe");
-        (Connection::new(vec![Device::new(one.into()), Device::new(two.into())]), [first, second])
+        (Connection::new(vec![Device::new(one.into()), Device::new(two.into())], None), [first, second])
     }
 
     fn sent(connection: Connection, readers: [io::PipeReader; 2]) -> [Vec<u8>; 2] {
@@ -116,7 +137,7 @@ mod tests {
     fn requests_are_answered_once_and_through_their_own_descriptor() {
         let (connection, readers) = pair();
         let bytes = message(opcode::STATFS, 1, &[]);
-        connection.register(&parse(&bytes).expect("a request"), 1);
+        connection.register(&parse(&bytes).expect("a request"), &bytes, 1);
         assert!(connection.answer(42, 0, &[b"x", b""]));
         assert!(!connection.answer(42, 0, &[b"y", b""]));
         let sent = sent(connection, readers);

@@ -40,6 +40,10 @@ impl Device {
         Ok(Device(clone))
     }
 
+    pub fn into_inner(self) -> OwnedFd {
+        self.0
+    }
+
     /// Waits for a request and reads it; its length in bytes, or `None` once the mount is gone.
     ///
     /// # Errors

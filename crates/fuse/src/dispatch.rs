@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::connection::Connection;
+use crate::handover::Left;
 use crate::reply::Pending;
-use crate::request::{Operation, Request, parse};
+use crate::request::{Operation, Parsed, Request, parse};
 use crate::{
     Errno, Filesystem, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -41,8 +42,36 @@ pub(crate) fn dispatch<F: Filesystem>(
         }
         return After::GoesOn;
     }
-    connection.register(&parsed, device);
-    let pending = Pending::new(connection, unique);
+    connection.register(&parsed, bytes, device);
+    answered(filesystem, connection, parsed)
+}
+
+/// Has a request answered that the last daemon has left, or gives it up.
+pub(crate) fn dispatch_left<F: Filesystem>(
+    filesystem: &F,
+    connection: &Arc<Connection>,
+    left: &Left,
+    gives_up: bool,
+) -> After {
+    match parse(&left.bytes) {
+        // It stood in two places when the daemon died.
+        Some(parsed) if connection.is_in_flight(parsed.request.unique()) => After::GoesOn,
+        Some(parsed) if parsed.is_answered() => {
+            connection.register_left(&parsed, left);
+            if gives_up {
+                Pending::new(connection, parsed.request.unique()).error(Errno::IO);
+                return After::GoesOn;
+            }
+            answered(filesystem, connection, parsed)
+        }
+        _ => dispatch(filesystem, connection, left.device, &left.bytes),
+    }
+}
+
+/// A request that is registered.
+fn answered<F: Filesystem>(filesystem: &F, connection: &Arc<Connection>, parsed: Parsed<'_>) -> After {
+    let request = &parsed.request;
+    let pending = Pending::new(connection, request.unique());
     match parsed.operation {
         Ok(Operation::Destroy) => {
             ReplyEmpty(pending).ok();

@@ -10,7 +10,8 @@
 //!
 //! Modules, bottom up: `abi` (structs and constants of the kernel's interface), `attributes` and
 //! `directory` (contents of answers), `request` (bytes into operations; pure), `capabilities` (the
-//! handshake), `device`, `table` (requests in flight), `thread_state` (/proc of a thread),
+//! handshake), `device`, `table` (requests in flight),
+//! `handover` (what outlives a daemon), `thread_state` (/proc of a thread),
 //! `interrupt`, `reply`, `filesystem` (the trait), `dispatch`, and `session`. Mounting is not done
 //! here: a session begins with the device of a mount.
 #![cfg(target_os = "linux")]
@@ -23,6 +24,7 @@ mod device;
 mod directory;
 mod dispatch;
 mod filesystem;
+pub mod handover;
 mod interrupt;
 mod reply;
 mod request;
@@ -42,7 +44,7 @@ pub use request::{
     rename_flag, xattr_flag,
 };
 pub use rustix::io::Errno;
-pub use session::Session;
+pub use session::{Mount, Session, THREAD_NAME, clone_of};
 
 /// Number of an inode, as the file system chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

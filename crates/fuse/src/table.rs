@@ -37,6 +37,8 @@ pub(crate) struct Entry {
     pub arrived: Instant,
     /// A signal came while it waits. The kernel says so once.
     pub interrupted: bool,
+    /// Where it is kept for the next daemon.
+    pub slot: Option<usize>,
 }
 
 /// Numbers of requests come one after the other from the kernel, so they need no protection against
@@ -117,7 +119,8 @@ mod tests {
     #[test]
     fn a_request_is_taken_out_once() {
         let table = Table::default();
-        let entry = Entry { kind: Kind::Other, thread: 1, device: 0, arrived: Instant::now(), interrupted: false };
+        let entry =
+            Entry { kind: Kind::Other, thread: 1, device: 0, arrived: Instant::now(), interrupted: false, slot: None };
         for unique in (2..2000).step_by(2) {
             table.insert(unique, entry);
         }

@@ -150,7 +150,7 @@ impl Mount {
             .expect("mounted");
         let (held, (waits, told)) = (Arc::default(), channel());
         let filesystem = Silent { held: Arc::clone(&held), waits };
-        let session = Session::new(filesystem, device, 3).expect("the handshake");
+        let session = Session::new(filesystem, device.into(), 3).expect("the handshake");
         let serving = Some(thread::spawn(move || session.run()));
         Some(Mount { path, held, waits: told, serving, _folder: folder })
     }

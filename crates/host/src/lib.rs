@@ -1,10 +1,11 @@
 //! The machine that our programs run on: blocking, forwarding and waiting for signals
-//! ([`signals`]), ending as another program did ([`exit`]), opening files ([`file`]), private
-//! mounts ([`mounts`]), and returning memory to the system ([`memory`]).
+//! ([`signals`]), ending as another program did ([`exit`]), copies of a process ([`fork`]), opening
+//! files ([`file`]), private mounts ([`mounts`]), and returning memory to the system ([`memory`]).
 #![cfg(target_os = "linux")]
 
 pub mod exit;
 pub mod file;
+pub mod fork;
 pub mod memory;
 pub mod mounts;
 pub mod signals;

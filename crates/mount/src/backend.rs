@@ -1,20 +1,20 @@
-//! The choice between mounting in this process and by a [`Mounter`].
+//! The choice between mounting in this process and by a [`Keeper`].
 //!
-//! Under Landlock nobody can mount or unmount anything. So a daemon in a sandbox has a mounter, a
+//! Under Landlock nobody can mount or unmount anything. So a daemon in a sandbox has a keeper, a
 //! process beside it that is in no sandbox.
 
 use std::sync::Arc;
 
 use crate::MountError;
 use crate::fuse_mount::{Action, Fresh, MountPoint};
-use crate::mounter::Mounter;
+use crate::keeper::Keeper;
 
 /// The process that mounts and unmounts: this one, or one beside it.
 pub(crate) enum MountBackend {
     /// This process.
     Own(MountPoint),
     /// A process beside it.
-    Mounter(Arc<Mounter>),
+    Keeper(Arc<Keeper>),
 }
 
 impl MountBackend {
@@ -26,18 +26,18 @@ impl MountBackend {
     pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
         match self {
             MountBackend::Own(own) => own.mount(read_only),
-            MountBackend::Mounter(mounter) => mounter.mount(read_only),
+            MountBackend::Keeper(keeper) => keeper.mount(read_only),
         }
     }
 
     /// See [`Action`]. False also if nothing was mounted yet.
     ///
     /// # Errors
-    /// The system call, `fusermount3` or the mounter failed.
+    /// The system call, `fusermount3` or the keeper failed.
     pub(crate) fn act(&self, action: Action) -> Result<bool, MountError> {
         match self {
             MountBackend::Own(own) => own.act(action),
-            MountBackend::Mounter(mounter) => mounter.act(action),
+            MountBackend::Keeper(keeper) => keeper.act(action),
         }
     }
 
@@ -45,7 +45,7 @@ impl MountBackend {
     pub(crate) fn end(&self) {
         match self {
             MountBackend::Own(own) => own.end(),
-            MountBackend::Mounter(mounter) => mounter.end(),
+            MountBackend::Keeper(keeper) => keeper.end(),
         }
     }
 }

@@ -66,6 +66,9 @@ pub struct MountStatus {
     /// overlay lies above. `None` if the kernel serves them.
     #[serde(default)]
     pub device: Option<(u32, u32)>,
+    /// How often its daemon died and was replaced.
+    #[serde(default)]
+    pub restarts: u32,
     /// The status of a volume; `None` for an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<stream::Status>,

@@ -111,7 +111,7 @@ pub enum MountError {
     },
     /// The process that mounts for this one failed, or has ended.
     #[error("{problem}")]
-    Mounter {
+    Keeper {
         /// Its message, or how it ended.
         problem: String,
     },

@@ -18,6 +18,8 @@ pub struct MountPoint {
     mountpoint: PathBuf,
     access: Access,
     overlay: Option<PathBuf>,
+    /// Set once the overlay was mounted.
+    overlaid: OnceLock<()>,
     live: OnceLock<Live>,
     held: Mutex<Option<Held>>,
 }
@@ -44,10 +46,10 @@ pub(crate) struct Live {
 
 /// A FUSE mount that is not served yet.
 pub(crate) struct Fresh {
-    /// The device to serve it with.
-    pub(crate) device: OwnedFd,
+    /// The descriptors to serve it with.
+    pub(crate) mount: fuse::Mount,
     pub(crate) live: Live,
-    /// Where `runnel status` asks, from a mounter; it has a name as long as the mounter lives.
+    /// Where `runnel status` asks, from a keeper; it has a name as long as the keeper lives.
     pub(crate) control: Option<UnixListener>,
 }
 
@@ -69,7 +71,14 @@ pub(crate) enum Action {
 impl MountPoint {
     pub(crate) fn new(mountpoint: &Path, access: Access, overlay: Option<PathBuf>) -> MountPoint {
         let mountpoint = mountpoint.to_path_buf();
-        MountPoint { mountpoint, access, overlay, live: OnceLock::new(), held: Mutex::new(None) }
+        MountPoint {
+            mountpoint,
+            access,
+            overlay,
+            overlaid: OnceLock::new(),
+            live: OnceLock::new(),
+            held: Mutex::new(None),
+        }
     }
 
     /// Resolves links in the path of the mount point now, so that they cannot change later.
@@ -102,7 +111,18 @@ impl MountPoint {
         })?;
         *held = Some(Held { device: duplicate, _private: private });
         let live = self.live.get_or_init(|| Live { mountpoint, path, device: number }).clone();
-        Ok(Fresh { device, live, control: None })
+        Ok(Fresh { mount: device.into(), live, control: None })
+    }
+
+    /// Where it is to be mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// What is mounted, with a duplicate of the device.
+    pub(crate) fn live(&self) -> Option<(Live, OwnedFd)> {
+        let device = self.lock().as_ref()?.device.try_clone().ok()?;
+        Some((self.live.get()?.clone(), device))
     }
 
     pub(crate) fn act(&self, action: Action) -> Result<bool, MountError> {
@@ -132,7 +152,8 @@ impl MountPoint {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_connected(&self) -> bool {
+    /// Whether the kernel still has requests for whoever serves it, or may get some.
+    pub(crate) fn is_connected(&self) -> bool {
         self.lock().as_ref().is_some_and(|held| {
             let mut fds = [PollFd::new(&held.device, PollFlags::empty())];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -146,7 +167,12 @@ impl MountPoint {
 
     fn mount_overlay(&self, live: &Live) -> Result<bool, MountError> {
         let Some(folder) = &self.overlay else { return Ok(false) };
+        if self.overlaid.get().is_some() {
+            // An earlier daemon has had it mounted.
+            return Ok(true);
+        }
         overlay::mount(&live.path, folder, &live.mountpoint, &device::shown(&self.access.name))?;
+        let _ = self.overlaid.set(());
         Ok(true)
     }
 

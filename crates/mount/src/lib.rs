@@ -8,7 +8,7 @@
 //!
 //! Modules, bottom up: `mountpoint` (the mount table), `runtime` (the directory of sockets),
 //! `connection` and `sink` (the page cache), `filesystem` (FUSE operations), `process` (thread ids
-//! to tokens), `record` (observing reads), `device` (making a mount), `fuse_mount`, `mounter` and
+//! to tokens), `record` (observing reads), `device` (making a mount), `fuse_mount`, `keeper` and
 //! `backend` (mounting in this process or beside it), `served` (a mount and its end, bounded in
 //! every wait), `hint`, `control` (the control socket) and `hinter` (sending hints), `mounted` (a
 //! live mount of an image), `volume` (a live mount of a volume), `erofs_mount` (an image file
@@ -30,8 +30,8 @@ mod filesystem;
 mod fuse_mount;
 mod hint;
 mod hinter;
+pub mod keeper;
 mod mounted;
-pub mod mounter;
 pub mod mountpoint;
 mod namespace;
 mod overlay;
@@ -56,8 +56,8 @@ pub use erofs_mount::KernelMount;
 pub use error::MountError;
 pub use fuse_mount::MountPoint;
 pub use hinter::{Hinter, hint_files};
+pub use keeper::Keeper;
 pub use mounted::{Mounted, Options};
-pub use mounter::Mounter;
 pub use report::UnmountReport;
 pub use stop::Stop;
 pub use umount::umount;

@@ -21,7 +21,7 @@ use crate::device::Access;
 use crate::filesystem::{ImageFilesystem, Settings};
 use crate::fuse_mount::{Action, MountPoint};
 use crate::hint::{self, HintedFile};
-use crate::mounter::Mounter;
+use crate::keeper::Keeper;
 use crate::record::Recorder;
 use crate::report::UnmountReport;
 use crate::served::{Made, Served, wait_any};
@@ -71,7 +71,7 @@ pub struct Options {
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
     /// The process that mounts for this one, where this one cannot. It has the mount point already.
-    pub mounter: Option<Arc<Mounter>>,
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl Default for Options {
@@ -89,7 +89,7 @@ impl Default for Options {
             control: true,
             recorder: None,
             helper: true,
-            mounter: None,
+            keeper: None,
         }
     }
 }
@@ -131,9 +131,12 @@ impl Mounted {
             let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
             options.threads = options.threads.max(cores.min(LOCAL_THREADS_MAX));
         }
-        let backend = match options.mounter.clone() {
+        let backend = match options.keeper.clone() {
             None => MountBackend::Own(options.mount_point(mountpoint)),
-            Some(mounter) => MountBackend::Mounter(mounter),
+            Some(keeper) => {
+                keeper.set_image(source.metadata().id())?;
+                MountBackend::Keeper(keeper)
+            }
         };
         let operations = Arc::new(Operations::default());
         let settings = Settings { readahead_bytes: options.readahead_bytes, owner: options.owner };
@@ -276,6 +279,7 @@ impl Controlled for Shared {
             session: self.source.counters(),
             fuse: self.operations.read(),
             device: Some(self.served.live.device),
+            restarts: self.options.keeper.as_ref().map_or(0, |keeper| keeper.deaths()),
             volume: None,
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Made<F: Filesystem> {
     backend: Option<MountBackend>,
     pub(crate) live: Live,
     pub(crate) connection: Arc<Connection>,
-    /// Where `runnel status` asks, if a mounter listens there already.
+    /// Where `runnel status` asks, if a keeper listens there already.
     pub(crate) control: Option<UnixListener>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn wait_any(mounts: &[&Served], stop: &Stop) -> bool {
         if mounts.iter().any(|served| served.is_over()) {
             return true;
         }
-        if stop.arrived() {
+        if stop.arrived().is_some() {
             return false;
         }
     }
@@ -97,10 +97,10 @@ impl<F: Filesystem> Made<F> {
         read_only: bool,
         threads: usize,
     ) -> Result<Made<F>, MountError> {
-        let Fresh { device: handed, live, control } = backend.mount(read_only)?;
+        let Fresh { mount, live, control } = backend.mount(read_only)?;
         let start = || -> Result<_, io::Error> {
-            let device = handed.try_clone()?;
-            let session = fuse::Session::new(filesystem, handed, threads.clamp(1, THREADS_MAX))?;
+            let device = mount.device.try_clone()?;
+            let session = fuse::Session::new(filesystem, mount, threads.clamp(1, THREADS_MAX))?;
             Ok((session, Arc::new(Connection::new(device, live.device.1))))
         };
         match start() {
@@ -222,7 +222,7 @@ impl Served {
             return Ok(());
         }
         let gone = match self.backend.act(Action::Unmount) {
-            // The loops have ended meanwhile, and the mounter with them.
+            // The loops have ended meanwhile, and the keeper with them.
             Err(_) if self.is_over() => return Ok(()),
             done => done?,
         };

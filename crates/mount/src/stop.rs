@@ -80,8 +80,8 @@ impl Stop {
         self.signals.fd()
     }
 
-    /// Takes a signal that came; whether there was one.
-    pub(crate) fn arrived(&self) -> bool {
-        self.signals.next().is_ok_and(|arrived| arrived.is_some())
+    /// Takes a signal that came; its number.
+    pub(crate) fn arrived(&self) -> Option<i32> {
+        self.signals.next().ok().flatten()
     }
 }

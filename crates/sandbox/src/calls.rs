@@ -330,6 +330,9 @@ const ENOSYS: u32 = 38;
 /// `CLONE_THREAD`.
 const THREAD: u64 = 0x0001_0000;
 
+/// `CLONE_FILES` of `unshare`: a thread gets a table of descriptors of its own.
+const DESCRIPTOR_TABLE: u64 = 0x400;
+
 /// The flags of `clone` that make name spaces.
 const NAME_SPACES: u64 = 0x7e02_0000;
 
@@ -394,6 +397,9 @@ fn profile(role: Role) -> Profile {
                 }
             }
         }
+    }
+    if matches!(role, Role::LocalMount | Role::RemoteMount) {
+        rules.push(allow_if("unshare", vec![equal(0, DESCRIPTOR_TABLE)]));
     }
     rules.extend(CONTROLS.map(|control| allow_if("ioctl", vec![equal(1, control)])));
     if role == Role::Converter {

@@ -11,12 +11,13 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::mount::keeper::{Keeping, Started};
 use ::mount::{
-    KernelMount, MountPoint, Mounted, Mounter, Options, Owners, Stop, VolumeMount, VolumeOptions, mounter, mountpoint,
+    Keeper, KernelMount, MountPoint, Mounted, Options, Owners, Stop, VolumeMount, VolumeOptions, keeper, mountpoint,
 };
 use anyhow::Context;
 use client::{Config, Session};
-use connection::{Target, VolumeAt};
+use connection::{ImageName, Target, VolumeAt, Waiting};
 use host::Exit;
 use rustix::process::{Pid, Signal};
 
@@ -104,9 +105,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if matches!(target, Target::Volume(_)) && args.overlay.is_some() {
         return Err(failure::usage("--overlay is for images; changes of a volume go to its server"));
     }
-    if std::env::var_os(MOUNTER).is_some() {
-        return serve_daemon(&args, &target);
-    }
     mountpoint::validate(&args.directory)?;
     if args.immutable && std::env::var_os(DETACHED).is_none() {
         mountpoint::make_immutable(&args.directory)?;
@@ -122,31 +120,41 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return mount_by_kernel(&args, image, &ready, &stop);
     }
     let config = args.session.config();
-    let mounter = if args.sandbox.no_sandbox {
-        None
-    } else {
-        let mounter = Mounter::start(mounter_command()?)?;
-        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders()?, &ready))?;
-        Some(mounter)
+    if !args.sandbox.no_sandbox && args.overlay.is_none() {
+        // The kernel makes changes in an overlay with the rights of the process that mounted it.
+        ::sandbox::keep_rights_to_mount()?;
+    }
+    let keeper = match keeper::keep(place(&args, &target)?, &keeping(&target, &config), &stop)? {
+        Started::Daemon(keeper) => keeper,
+        Started::Over(exit) => return Ok(ExitCode::from(exit.follow())),
     };
+    // A daemon, from here on; there may have been others before.
+    if !args.sandbox.no_sandbox {
+        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders()?, &ready))?;
+    }
     match &target {
-        Target::Volume(at) => mount_volume(&args, at, config, mounter, &ready, &stop),
-        _ => mount_image(&args, &target, config, mounter, &ready, &stop),
+        Target::Volume(at) => mount_volume(&args, at, config, keeper, &ready, &stop),
+        _ => mount_image(&args, target, config, keeper, &ready, &stop),
     }
 }
 
 fn mount_image(
     args: &Args,
-    target: &Target,
+    mut target: Target,
     config: Config,
-    mounter: Option<Arc<Mounter>>,
+    keeper: Arc<Keeper>,
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let cache = args.volume.device_cache(target)?;
-    let session = stop.ending_during(|| Session::open_cached(target, config, cache.as_ref()))?;
-    let mounted = Mounted::start(session, &args.directory, Options { mounter, ..image_options(args) })?;
-    announce(ready)?;
+    let cache = args.volume.device_cache(&target)?;
+    if let (Target::Remote(remote), Some(image)) = (&mut target, keeper.image()) {
+        // The name may stand for another image by now.
+        remote.image = ImageName::Id(image);
+    }
+    let session = stop.ending_during(|| Session::open_cached(&target, config, cache.as_ref()))?;
+    let options = Options { keeper: Some(Arc::clone(&keeper)), ..image_options(args) };
+    let mounted = Mounted::start(session, &args.directory, options)?;
+    announce(ready, &keeper)?;
     mounted.wait_or_stop(stop)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -155,15 +163,15 @@ fn mount_volume(
     args: &Args,
     at: &VolumeAt,
     config: Config,
-    mounter: Option<Arc<Mounter>>,
+    keeper: Arc<Keeper>,
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let options = VolumeOptions { mounter, ..volume_options(args, at)? };
+    let options = VolumeOptions { keeper: Some(Arc::clone(&keeper)), ..volume_options(args, at)? };
     let wanted = args.volume.options(&config, args.read_only)?;
     let volume = stop.ending_during(|| volume::open(at, config.clone(), wanted, None))?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
-    announce(ready)?;
+    announce(ready, &keeper)?;
     let unsent = mounted.wait_or_stop(stop)?;
     let lost = volume::tell_unsent(&args.directory, &unsent);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -175,7 +183,7 @@ fn mount_by_kernel(args: &Args, image: &Path, ready: &ReadyFile, stop: &Stop) ->
         let count = mounted.attributes_left_out();
         tell!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
     }
-    announce(ready)?;
+    tell_ready(ready)?;
     mounted.wait_or_stop(stop)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -218,27 +226,21 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Marks the process that mounts for a daemon in its sandbox. It gets the same arguments.
-const MOUNTER: &str = "RUNNEL_MOUNTER";
-
-fn mounter_command() -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(std::env::args_os().skip(1)).env(MOUNTER, "1");
-    Ok(command)
-}
-
-/// Mounts for the daemon at the other end of standard input.
-fn serve_daemon(args: &Args, target: &Target) -> anyhow::Result<ExitCode> {
-    let place: MountPoint = match target {
+fn place(args: &Args, target: &Target) -> anyhow::Result<MountPoint> {
+    Ok(match target {
         Target::Volume(at) => volume_options(args, at)?.mount_point(&args.directory),
         _ => image_options(args).mount_point(&args.directory),
+    })
+}
+
+/// What becomes of a mount whose daemon dies. All that a daemon of an image knows is in the image.
+fn keeping(target: &Target, config: &Config) -> Keeping {
+    let patience = match (target, config.waiting) {
+        (Target::File(_), _) => Some(FILE_PATIENCE),
+        (_, Waiting::Soft(patience)) => Some(patience),
+        (_, Waiting::Hard) => None,
     };
-    // The kernel makes changes in an overlay with the rights of the process that mounted it.
-    if args.overlay.is_none() {
-        ::sandbox::keep_rights_to_mount()?;
-    }
-    mounter::serve(place)?;
-    Ok(ExitCode::SUCCESS)
+    Keeping { survives: !matches!(target, Target::Volume(_)), patience, on_ready: leave_terminal }
 }
 
 /// The file to mount with --kernel, if that was asked for.
@@ -252,16 +254,31 @@ fn kernel_image<'a>(args: &Args, target: &'a Target) -> anyhow::Result<Option<&'
     }
 }
 
-/// Announces the mount: in the ready file, and to the process in the foreground.
-fn announce(ready: &ReadyFile) -> anyhow::Result<()> {
+/// Announces the mount, unless that was done by an earlier daemon.
+fn announce(ready: &ReadyFile, keeper: &Keeper) -> anyhow::Result<()> {
+    if !keeper.was_served() {
+        tell_ready(ready)?;
+    }
+    Ok(keeper.ready()?)
+}
+
+/// Tells that the mount is ready: in the ready file, and to the process in the foreground.
+fn tell_ready(ready: &ReadyFile) -> anyhow::Result<()> {
     ready.announce("ready\n")?;
     if std::env::var_os(DETACHED).is_some() {
-        let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
         // The parent reads this line, then it and the terminal go their own way.
         outln!("ready");
         std::io::stdout().flush().context("standard output")?;
-        rustix::stdio::dup2_stdout(&null).context("standard output")?;
-        rustix::stdio::dup2_stderr(&null).context("standard error")?;
+    }
+    Ok(leave_terminal()?)
+}
+
+/// In the background nothing of a terminal stays open.
+fn leave_terminal() -> std::io::Result<()> {
+    if std::env::var_os(DETACHED).is_some() {
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
     }
     Ok(())
 }
@@ -273,6 +290,9 @@ const DETACHED: &str = "RUNNEL_MOUNT_DETACHED";
 /// musl has no such need.
 const FRUGAL: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "65536")];
+
+/// How long a new daemon may fail to open an image file that an earlier one has served.
+const FILE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the background process may take before we say that it is slow. Fetching the metadata
 /// over a very thin link takes a while; the process ends by itself if its server does not answer.

@@ -1,7 +1,10 @@
 //! kill -9, at the server and at the device.
 
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+
+use rustix::process::{Pid, kill_process};
 
 use crate::support::*;
 
@@ -47,33 +50,107 @@ fn fuse_soft_mount_gives_an_error_when_the_server_stays_away() {
 }
 
 #[test]
-fn fuse_client_killed_and_mounted_again() {
-    if !can_mount("fuse_client_killed") {
+fn fuse_a_killed_daemon_is_replaced() {
+    if !can_mount("fuse_a_killed_daemon") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&folder.path().join("store"));
     ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
-    let mut mount = Mount::start(server.url("python"), &[]);
-    let file = mount.path.join("usr/lib/python3.11/abc.py");
-    let before = std::fs::read(&file).unwrap();
-    // The process that mounted for the daemon takes away what the daemon left.
-    mount.kill();
-    mount.wait_unmounted();
-    assert!(!file.exists());
-    drop(mount);
-    // Outside the sandbox there is no such process.
-    let mut mount = Mount::start(server.url("python"), &["--no-sandbox"]);
-    assert_eq!(std::fs::read(mount.path.join("usr/lib/python3.11/abc.py")).unwrap(), before);
-    mount.kill();
-    // The kernel still knows the names, but no byte that it has not got comes from a dead daemon.
-    assert!(std::fs::read(mount.path.join("usr/lib/python3.11/typing.py")).is_err());
-    // The dead mount is in the way; the message says how to clear it, and clearing it works.
+    for options in [&[][..], &["--no-sandbox"]] {
+        let mut mount = Mount::start(server.url("python"), options);
+        let modules = mount.path.join("usr/lib/python3.11");
+        let mut open = std::fs::File::open(modules.join("typing.py")).unwrap();
+        let first = mount.daemon();
+        mount.kill_daemon();
+        // What nobody has read yet, through the mount and through a file that was open.
+        let expected = ok(&["cat", &server.url("python"), "/usr/lib/python3.11/abc.py"]);
+        assert_eq!(std::fs::read_to_string(modules.join("abc.py")).unwrap(), expected);
+        let mut read = String::new();
+        open.read_to_string(&mut read).unwrap();
+        assert_eq!(read, ok(&["cat", &server.url("python"), "/usr/lib/python3.11/typing.py"]));
+        let status = mount.status();
+        assert_eq!(status["restarts"], 1);
+        assert_eq!(status["pid"], mount.daemon());
+        assert_ne!(mount.daemon(), first);
+        drop(open);
+        mount.terminate();
+        mount.wait_unmounted();
+    }
+}
+
+/// A READ that the daemon has taken and not answered is answered by the next one.
+#[test]
+fn fuse_what_waits_when_a_daemon_is_killed_is_served_by_the_next() {
+    if !can_mount("fuse_what_waits_when_a_daemon_is_killed") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let server = Server::start(&store);
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    let expected = ok(&["cat", &server.url("python"), "/usr/lib/python3.11/typing.py"]);
+    let mount = Mount::start(server.url("python"), &[]);
+    // The name stands for another image by then.
+    let other = folder.path().join("other.rnl");
+    ok(&["pack".as_ref(), folder.path().join("store").as_os_str(), "-o".as_ref(), other.as_os_str()]);
+    ok(&["push".as_ref(), other.as_os_str(), server.url("python").as_ref()]);
+    let address = server.kill();
+    let waits = || mount.status()["fuse"]["read"].as_u64().unwrap();
+    let before = waits();
+    let path = mount.path.join("usr/lib/python3.11/typing.py");
+    let mut reader = Command::new("cat").arg(path).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    while waits() == before {
+        std::thread::yield_now();
+    }
+    mount.kill_daemon();
+    assert!(reader.try_wait().unwrap().is_none());
+    let _server = Server::start_at(&store, &address, &[]);
+    assert_eq!(reader.wait_with_output().unwrap().stdout, expected.into_bytes());
+}
+
+#[test]
+fn fuse_a_mount_without_its_keeper_goes_on_and_can_be_unmounted() {
+    if !can_mount("fuse_a_mount_without_its_keeper") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
     let target = server.url("python");
+    let mut mount = Mount::start(&target, &[]);
+    let keeper = Pid::from_raw(mount.keeper().cast_signed()).unwrap();
+    kill_process(keeper, Signal::KILL).unwrap();
+    assert_eq!(mount.wait_ended().signal(), Some(9));
+    assert!(std::fs::read(mount.path.join("usr/lib/python3.11/abc.py")).is_ok());
+    ok(&["umount".as_ref(), mount.path.as_os_str()]);
+    mount.wait_unmounted();
+    // Both killed: the dead mount is in the way; the message says how to clear it.
+    let mut mount = Mount::start(&target, &[]);
+    mount.kill();
+    assert!(std::fs::read(mount.path.join("usr/lib/python3.11/typing.py")).is_err());
     fails(&["mount".as_ref(), target.as_ref(), mount.path.as_os_str()], 1, "runnel umount");
     ok(&["umount".as_ref(), mount.path.as_os_str()]);
     let again = Mount::start(&target, &[]);
-    assert_eq!(std::fs::read(again.path.join("usr/lib/python3.11/abc.py")).unwrap(), before);
+    assert!(std::fs::read(again.path.join("usr/lib/python3.11/abc.py")).is_ok());
+}
+
+#[test]
+fn fuse_a_volume_whose_daemon_is_killed_is_unmounted() {
+    if !can_mount("fuse_a_volume_whose_daemon_is_killed") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("file"), b"text").unwrap();
+    let volume = format!("data={}:rw", data.display());
+    let server = Server::start_at(&folder.path().join("store"), "127.0.0.1:0", &["--volume", &volume]);
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    assert_eq!(std::fs::read(mount.path.join("file")).unwrap(), b"text");
+    mount.kill_daemon();
+    assert_eq!(mount.wait_ended().signal(), Some(9));
+    mount.wait_unmounted();
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
 /// How long anything may take to become ready before a test gives up on it.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -250,20 +251,44 @@ impl Mount {
         serde_json::from_str(&ok(&["status".as_ref(), "--json".as_ref(), self.path.as_os_str()])).expect("JSON")
     }
 
-    /// The process id of the daemon.
-    pub fn pid(&self) -> u32 {
+    /// The process id of the daemon: the child of the keeper, or the process itself if it has none.
+    pub fn daemon(&self) -> u32 {
+        let keeper = self.keeper();
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
+        children.split_whitespace().last().map_or(keeper, |child| child.parse().expect("a number"))
+    }
+
+    /// The process id of the keeper.
+    pub fn keeper(&self) -> u32 {
         self.child.id()
     }
 
-    /// kill -9 of the daemon.
+    /// kill -9 of the daemon. Its keeper starts another one, or ends.
+    pub fn kill_daemon(&self) {
+        let daemon = Pid::from_raw(self.daemon().cast_signed()).expect("a process");
+        kill_process(daemon, Signal::KILL).expect("the daemon can be killed");
+    }
+
+    /// kill -9 of all processes of the mount, which stays as a dead one.
     pub fn kill(&mut self) {
-        self.child.kill().expect("the daemon can be killed");
-        self.child.wait().expect("the daemon can be waited for");
+        let daemon = pidfd_open(Pid::from_raw(self.daemon().cast_signed()).expect("a process"), PidfdFlags::empty());
+        let daemon = daemon.expect("the daemon lives");
+        self.child.kill().expect("the keeper can be killed");
+        self.child.wait().expect("the keeper can be waited for");
+        // Without a keeper it has ended with that.
+        let _ = pidfd_send_signal(&daemon, Signal::KILL);
+        let limit = Timespec { tv_sec: READY_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&limit)).expect("it can be waited for");
+        assert!(ended > 0, "the daemon does not end");
+    }
+
+    /// Waits for the end of the keeper.
+    pub fn wait_ended(&mut self) -> ExitStatus {
+        wait(&mut self.child)
     }
 
     /// Waits until nothing is mounted there any more.
     pub fn wait_unmounted(&self) {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let table = std::fs::File::open("/proc/self/mountinfo").expect("a mount table");
         while mount::mountpoint::mounted_at(&self.path).expect("a mount table").is_some() {
             // The kernel tells of each change since the table was opened, or since the last time it
@@ -282,7 +307,7 @@ impl Mount {
 
     /// The resident memory of the daemon that is not file-backed, in kB.
     pub fn resident_kilobytes(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the daemon lives");
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.daemon())).expect("the daemon lives");
         let field = |name: &str| -> u64 {
             text.lines()
                 .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())

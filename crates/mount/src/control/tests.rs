@@ -21,6 +21,7 @@ impl Controlled for Fake {
             session: client::Counters::default(),
             fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },
             device: Some((0, 77)),
+            restarts: 0,
             volume: None,
         }
     }

@@ -191,7 +191,7 @@ impl KernelMount {
             if self.shared.lock().is_some() {
                 return self.wait();
             }
-            if stop.arrived() {
+            if stop.arrived().is_some() {
                 return self.unmount();
             }
         }
@@ -250,7 +250,7 @@ impl Served {
             let device = handed.try_clone()?;
             let entry = mountpoint::mounted_at(path)?.ok_or(io::ErrorKind::NotFound)?;
             let threads = thread::available_parallelism().map_or(1, usize::from).clamp(1, THREADS_MAX);
-            let session = fuse::Session::new(files, handed, threads)?;
+            let session = fuse::Session::new(files, handed.into(), threads)?;
             let ended = thread::Builder::new()
                 .name("runnel-serve".into())
                 .spawn(move || session.run().map_err(|error| error.to_string()))?;
@@ -382,6 +382,7 @@ impl Controlled for Shared {
             session,
             fuse,
             device: None,
+            restarts: 0,
             volume: None,
         }
     }

@@ -37,7 +37,7 @@ use crate::counters::{FuseCounters, Operations};
 use crate::device::Access;
 use crate::fuse_mount::{Action, MountPoint};
 use crate::hint::HintedFile;
-use crate::mounter::Mounter;
+use crate::keeper::Keeper;
 use crate::report::UnmountReport;
 use crate::served::{Ending, Made, Served, wait_any};
 use crate::stop::Stop;
@@ -93,7 +93,7 @@ pub struct VolumeOptions {
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
     /// The process that mounts for this one, where this one cannot. It has the mount point already.
-    pub mounter: Option<Arc<Mounter>>,
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl Default for VolumeOptions {
@@ -112,7 +112,7 @@ impl Default for VolumeOptions {
             readahead_bytes: units::PAGE_BYTES as u32,
             control: true,
             helper: true,
-            mounter: None,
+            keeper: None,
         }
     }
 }
@@ -143,9 +143,9 @@ impl VolumeMount {
         mountpoint: &Path,
         options: VolumeOptions,
     ) -> Result<VolumeMount, MountError> {
-        let backend = match options.mounter.clone() {
+        let backend = match options.keeper.clone() {
             None => MountBackend::Own(options.mount_point(mountpoint)),
-            Some(mounter) => MountBackend::Mounter(mounter),
+            Some(keeper) => MountBackend::Keeper(keeper),
         };
         let operations = Arc::new(Operations::default());
         let own = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
@@ -296,6 +296,7 @@ impl Controlled for Shared {
             session: client::Counters::default(),
             fuse: self.operations.read(),
             device: Some(self.served.live.device),
+            restarts: 0,
             volume: Some(self.volume.status()),
         }
     }

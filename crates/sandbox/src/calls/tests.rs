@@ -54,6 +54,9 @@ fn each_role_may_do_its_work_and_no_more() {
         assert_eq!(says("socketpair", local), is(role == Role::Server), "{role:?} {arch:?}");
         assert_eq!(says("socketpair", [1, 0x80002, 0, 0, 0, 0]), NOT_PERMITTED, "{role:?} {arch:?}");
         assert_eq!(says("execve", [0; 6]), is(converter), "{role:?} {arch:?}");
+        let mounts = matches!(role, Role::LocalMount | Role::RemoteMount);
+        assert_eq!(says("unshare", [0x400, 0, 0, 0, 0, 0]), is(mounts), "{role:?} {arch:?}: descriptors");
+        assert_eq!(says("unshare", [0x1000_0400, 0, 0, 0, 0, 0]), NOT_PERMITTED, "{role:?} {arch:?}: users");
         assert_eq!(says("clone", [0x003d_0f00, 0, 0, 0, 0, 0]), ALLOW, "{role:?} {arch:?}: a thread");
         assert_eq!(says("clone", [17, 0, 0, 0, 0, 0]), is(converter), "{role:?} {arch:?}: a process");
         assert_eq!(says("clone", [0x1000_0011, 0, 0, 0, 0, 0]), NOT_PERMITTED, "{role:?} {arch:?}: a name space");

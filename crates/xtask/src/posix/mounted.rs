@@ -122,10 +122,10 @@ impl Mount {
         Ok(())
     }
 
-    /// What kills the process of the mount, from any thread.
+    /// What kills the daemon of the mount, from any thread. Its keeper ends then.
     pub fn killer(&self) -> impl FnOnce() + Send + 'static {
-        let id = self.child.as_ref().map(Child::id);
-        move || signal(id, Signal::KILL)
+        let daemon = self.child.as_ref().and_then(|keeper| daemon_of(keeper.id()));
+        move || signal(daemon, Signal::KILL)
     }
 
     /// Kills it if it lives, and mounts anew at the same place.
@@ -162,9 +162,16 @@ impl Drop for Mount {
         };
         // A test failed: the mount must go before its server does.
         self.unmount_dead();
+        signal(daemon_of(child.id()), Signal::KILL);
         signal(Some(child.id()), Signal::KILL);
         let _ = child.wait();
     }
+}
+
+/// The daemon that a keeper has started.
+fn daemon_of(keeper: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+    children.split_whitespace().last()?.parse().ok()
 }
 
 fn terminate(child: &Child) {
