@@ -222,7 +222,7 @@ impl Place<'_> {
         let _ = std::fs::remove_file(&ready);
         let point = MountPoint::create(self.folder.join("root"))?;
         let mut command = Command::new(self.runnel);
-        command.arg("mount").arg(format!("runnel://{address}/python")).arg(point.path());
+        command.arg("mount").arg(format!("runnel://{address}/python")).arg(point.path()).env("RUNNEL_CACHE", "none");
         command.args(["--foreground", "--ready-file"]).arg(&ready);
         let mut client = Service::start("mount", &mut command, &self.folder)?;
         client.wait_ready(DEADLINE, || ready.exists().then_some(()))?;

@@ -79,7 +79,9 @@ impl Product {
             .args(["--listen", "127.0.0.1:0"])
             .arg("--ready-file")
             .arg(&ready)
-            .args(options);
+            .args(options)
+            // What an earlier run fetched would be there, unless the options name a folder.
+            .env("RUNNEL_CACHE", "none");
         let mut service = Service::start("serve", &mut command, folder)?;
         let text = service.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
         let address = text.parse().with_context(|| format!("the server wrote {text:?} instead of its address"))?;

@@ -28,6 +28,12 @@ const LOGS_MAX: usize = 512;
 /// No more is written in an hour than the cache holds.
 pub(crate) const RATE_PERIOD: Duration = Duration::from_secs(3600);
 
+/// The usual limit, and which part of the free space it is at most.
+const USUAL_BYTES: u64 = 64 << 20;
+const USUAL_SHARE: u64 = 10;
+/// With less, a cache is of no use.
+const USUAL_BYTES_MIN: u64 = 1 << 20;
+
 /// What a request costs, in bytes that could be sent meanwhile: a log of many small records is
 /// worth more than one of a few large ones.
 const REQUEST_BYTES: u64 = 16 << 10;
@@ -75,11 +81,12 @@ struct Locked {
 }
 
 impl Folder {
-    /// Opens the folder, which is made if there is none.
+    /// Opens the folder, which is made if there is none. Without a limit, the usual one.
     ///
     /// # Errors
-    /// What the system says; a folder that others can enter, or of another user.
-    pub fn open(path: &Path, bytes_max: u64, period: Duration) -> io::Result<Folder> {
+    /// What the system says; a folder that others can enter, or of another user; too little free
+    /// space for the usual limit.
+    pub fn open(path: &Path, bytes_max: Option<u64>, period: Duration) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let about = fs::metadata(path)?;
         let user = rustix::process::geteuid();
@@ -95,7 +102,36 @@ impl Folder {
                 ),
             ));
         }
-        Ok(Folder { path: path.into(), bytes_max, period })
+        let mut folder = Folder { path: path.into(), bytes_max: bytes_max.unwrap_or(0), period };
+        if bytes_max.is_none() {
+            folder.bytes_max = folder.usual_limit()?;
+        }
+        Ok(folder)
+    }
+
+    /// The limit that nobody chose, from the free space of the disk.
+    fn usual_limit(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.path)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let limit = usual_limit(self.bytes()?, free);
+        if limit < USUAL_BYTES_MIN {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!("its disk has {free} bytes of free space, and a cache takes a tenth of that at most"),
+            ));
+        }
+        Ok(limit)
+    }
+
+    /// The limit of a folder for who opens it with this one or with none, which is not opened.
+    pub fn limit(path: &Path, bytes_max: Option<u64>) -> io::Result<u64> {
+        let folder = Folder { path: path.into(), bytes_max: 0, period: RATE_PERIOD };
+        bytes_max.map_or_else(|| folder.usual_limit(), Ok)
+    }
+
+    /// What the logs may take together.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 
     /// Numbers of the logs, ascending.
@@ -282,6 +318,12 @@ impl Locked {
         bytes.extend(written.period_bytes.to_le_bytes());
         let _ = self.file.write_all_at(&bytes, 0);
     }
+}
+
+/// The limit of a cache that nobody chose one for, when it takes `held` bytes of a disk with so
+/// much free space beside them. A cache that is full has a tenth of what is free then.
+pub(crate) fn usual_limit(held: u64, free: u64) -> u64 {
+    (free.saturating_add(held) / (USUAL_SHARE + 1)).min(USUAL_BYTES)
 }
 
 fn total(logs: &[Listed]) -> u64 {

@@ -97,16 +97,27 @@ struct Writer {
 
 impl Cache {
     /// Opens the cache in `folder`, which is made if there is none, and brings it within
-    /// `bytes_max` bytes.
+    /// `bytes_max` bytes. Without a limit these are 64 MiB, or as much less as makes a tenth of the
+    /// free space.
     ///
     /// # Errors
-    /// What the system says; a folder that others can enter.
-    pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Cache> {
+    /// What the system says; a folder that others can enter; without a limit also a disk with
+    /// next to no free space.
+    pub fn open(folder: &Path, bytes_max: Option<u64>) -> io::Result<Cache> {
         Cache::open_with(folder, bytes_max, RATE_PERIOD)
     }
 
-    pub(crate) fn open_with(folder: &Path, bytes_max: u64, period: Duration) -> io::Result<Cache> {
+    /// The limit that a cache in `folder` has for who opens it with this one or with none.
+    ///
+    /// # Errors
+    /// Those of [`Cache::open`] that follow from the free space.
+    pub fn limit(folder: &Path, bytes_max: Option<u64>) -> io::Result<u64> {
+        Folder::limit(folder, bytes_max)
+    }
+
+    pub(crate) fn open_with(folder: &Path, bytes_max: Option<u64>, period: Duration) -> io::Result<Cache> {
         let folder = Folder::open(folder, bytes_max, period)?;
+        let bytes_max = folder.bytes_max();
         folder.shrink()?;
         let mut known = Known::default();
         for number in folder.numbers()? {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Top {
 
 /// A cache that may be written at any rate.
 fn open(folder: &Path) -> std::io::Result<Cache> {
-    Cache::open_with(folder, LIMIT, Duration::ZERO)
+    Cache::open_with(folder, Some(LIMIT), Duration::ZERO)
 }
 
 fn key(number: u64) -> Key {
@@ -179,16 +179,16 @@ fn sim_power_cuts_and_full_disks_show_no_wrong_bytes() {
 fn what_was_put_is_there_for_others_and_later() {
     let top = tempfile::tempdir().unwrap();
     let folder = top.path().join("cache");
-    let cache = Cache::open(&folder, 1 << 20).unwrap();
+    let cache = Cache::open(&folder, Some(1 << 20)).unwrap();
     for number in 0..10 {
         assert!(cache.put(&owner(1), Kind::Pages, &key(number), &[number as u8], b"pages").unwrap());
     }
     assert!(cache.put(&owner(2), Kind::Block, &key(1), b"", b"block").unwrap());
     // While it is written.
-    let other = Cache::open(&folder, 1 << 20).unwrap();
+    let other = Cache::open(&folder, Some(1 << 20)).unwrap();
     assert_eq!(other.read(Kind::Pages, &key(3)).unwrap(), b"pages");
     drop(cache);
-    let later = Cache::open(&folder, 1 << 20).unwrap();
+    let later = Cache::open(&folder, Some(1 << 20)).unwrap();
     let labels: Vec<u8> = later.records(&owner(1), Kind::Pages).iter().map(|found| found.label[0]).collect();
     assert_eq!(labels, (0..10).collect::<Vec<u8>>(), "in their order");
     assert_eq!(later.read(Kind::Block, &key(1)).unwrap(), b"block");
@@ -196,19 +196,19 @@ fn what_was_put_is_there_for_others_and_later() {
     // It goes on with the logs that are there.
     assert!(later.put(&owner(1), Kind::Pages, &key(20), b"", b"more").unwrap());
     drop(later);
-    let last = Cache::open(&folder, 1 << 20).unwrap();
+    let last = Cache::open(&folder, Some(1 << 20)).unwrap();
     assert_eq!((last.status().unwrap().logs, last.records(&owner(1), Kind::Pages).len()), (2, 11));
 }
 
 #[test]
 fn a_record_that_is_put_again_counts() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
     cache.put(&owner(0), Kind::Name, &key(1), b"", b"old").unwrap();
     cache.put(&owner(0), Kind::Name, &key(1), b"", b"new").unwrap();
     assert_eq!(cache.records(&owner(0), Kind::Name).len(), 1);
     drop(cache);
-    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
     assert_eq!(cache.read(Kind::Name, &key(1)).unwrap(), b"new");
 }
 
@@ -250,7 +250,7 @@ fn what_was_fetched_in_small_parts_stays_longer() {
 #[test]
 fn little_more_is_written_than_is_cached() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), 64 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(64 << 20)).unwrap();
     let mut cached = 0;
     for number in 0..400 {
         // A push of 32 pages, half its size.
@@ -267,7 +267,7 @@ fn little_more_is_written_than_is_cached() {
 #[test]
 fn no_more_is_written_in_an_hour_than_the_cache_holds() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
     let payload = vec![1; 8 << 10];
     let taken = (0..1000).filter(|number| cache.put(&owner(1), Kind::Block, &key(*number), b"", &payload).unwrap());
     let taken = taken.count() as u64 * payload.len() as u64;
@@ -278,11 +278,11 @@ fn no_more_is_written_in_an_hour_than_the_cache_holds() {
 fn short_starts_use_up_what_they_write_and_leave_no_files() {
     let top = Top::new();
     for number in 0..200 {
-        let cache = Cache::open(top.path(), LIMIT).unwrap();
+        let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
         assert!(cache.put(&owner(1), Kind::Block, &key(number), b"", &[1; 100]).unwrap(), "{number}");
     }
     // One that is refused.
-    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
     let taken = (0..100).filter(|n| cache.put(&owner(2), Kind::Block, &key(*n), b"", &[1; 9 << 10]).unwrap()).count();
     assert!(taken < 100);
     assert!(!cache.put(&owner(3), Kind::Block, &key(300), b"", &[1; 30 << 10]).unwrap());
@@ -294,26 +294,26 @@ fn short_starts_use_up_what_they_write_and_leave_no_files() {
 #[test]
 fn a_log_that_others_went_on_with_keeps_their_records() {
     let top = Top::new();
-    let first = Cache::open(top.path(), 1 << 20).unwrap();
+    let first = Cache::open(top.path(), Some(1 << 20)).unwrap();
     first.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap();
     // It knows one record, and the other two are written behind its back.
-    let second = Cache::open(top.path(), 1 << 20).unwrap();
+    let second = Cache::open(top.path(), Some(1 << 20)).unwrap();
     first.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
     first.close();
     second.put(&owner(1), Kind::Block, &key(3), b"", b"three").unwrap();
     drop((first, second));
-    let last = Cache::open(top.path(), 1 << 20).unwrap();
+    let last = Cache::open(top.path(), Some(1 << 20)).unwrap();
     assert_eq!([1, 2, 3].map(|number| last.has(Kind::Block, &key(number))), [true; 3]);
 }
 
 #[test]
 fn nobody_waits_for_a_process_that_keeps_the_lock() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
     let lock = OpenOptions::new().read(true).write(true).open(top.path().join("images.lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert!(!cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
-    assert!(Cache::open(top.path(), 1 << 20).is_ok());
+    assert!(Cache::open(top.path(), Some(1 << 20)).is_ok());
     assert!(cache.clear().is_err());
     drop(lock);
     assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
@@ -338,7 +338,7 @@ fn logs_that_others_removed_are_let_go() {
 #[test]
 fn numbers_that_make_no_sense_do_no_harm() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
     cache.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
     drop(cache);
     let make = |name: &str| {
@@ -350,9 +350,9 @@ fn numbers_that_make_no_sense_do_no_harm() {
     for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log"] {
         make(name);
     }
-    assert!(Cache::open(top.path(), LIMIT).unwrap().has(Kind::Block, &key(2)));
+    assert!(Cache::open(top.path(), Some(LIMIT)).unwrap().has(Kind::Block, &key(2)));
     make("ffffffffffffffff.log");
-    let cache = Cache::open(top.path(), LIMIT).unwrap();
+    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
     assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
     assert_eq!(cache.read(Kind::Block, &key(1)).unwrap(), b"one");
 }
@@ -360,7 +360,7 @@ fn numbers_that_make_no_sense_do_no_harm() {
 #[test]
 fn damage_is_found_and_forgotten() {
     let top = Top::new();
-    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
     for number in 0..4 {
         cache.put(&owner(1), Kind::Block, &key(number), b"", &[number as u8; 5000]).unwrap();
     }
@@ -368,7 +368,7 @@ fn damage_is_found_and_forgotten() {
     let log = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().path());
     let log = log.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "log")).unwrap();
     OpenOptions::new().write(true).open(&log).unwrap().write_all_at(&[9; 10], 7000).unwrap();
-    let cache = Cache::open(top.path(), 1 << 20).unwrap();
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
     assert_eq!(cache.verify(), (3, 1));
     assert_eq!(cache.read(Kind::Block, &key(1)), None);
     cache.clear().unwrap();
@@ -378,9 +378,22 @@ fn damage_is_found_and_forgotten() {
 
 #[test]
 fn a_folder_that_others_can_enter_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
     let top = tempfile::tempdir().unwrap();
     fs::set_permissions(top.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let error = Cache::open(top.path(), LIMIT).unwrap_err().to_string();
+    let error = Cache::open(top.path(), Some(LIMIT)).unwrap_err().to_string();
     assert!(error.contains("755") && error.contains("mode 700"), "{error}");
+}
+
+#[test]
+fn the_usual_limit_is_a_tenth_of_the_free_space() {
+    let mib = |mib: u64| mib << 20;
+    assert_eq!(folder::usual_limit(0, mib(100_000)), mib(64));
+    assert_eq!(folder::usual_limit(0, mib(110)), mib(10));
+    // What it holds itself changes nothing.
+    assert_eq!(folder::usual_limit(mib(10), mib(100)), mib(10));
+    assert_eq!(folder::usual_limit(mib(60), 0), mib(60) / 11);
+    let top = Top::new();
+    let cache = Cache::open(top.path(), None).unwrap();
+    assert!(cache.status().unwrap().bytes_max <= mib(64));
+    assert_eq!(fs::metadata(top.path()).unwrap().permissions().mode() & 0o777, 0o700);
 }

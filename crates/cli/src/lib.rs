@@ -21,6 +21,7 @@ macro_rules! tell {
 }
 
 mod command;
+mod config;
 mod failure;
 mod hot;
 mod progress;

@@ -59,11 +59,11 @@ pub const JOBS: &[Job] = &[
                 "run",
                 &[
                     "runnel run runnel://server/python -- python3 app.py",
-                    "runnel run --cache /var/cache/app runnel://server/app -- app",
+                    "runnel run --cache /srv/cache --cache-size 1g runnel://server/app -- app",
                     "runnel run app.rnl --data runnel://server/volume/data=/srv/data -- app",
                 ],
             ),
-            ("cache", &["runnel cache --cache /var/cache/app", "runnel cache prune --cache /var/cache/app"]),
+            ("cache", &["runnel cache", "runnel cache prune --cache /srv/cache"]),
             ("enter", &["runnel enter /opt/app -- /bin/sh"]),
             ("redirect", &["runnel redirect -c redirect.toml", "runnel redirect -c redirect.toml --stop"]),
             ("status", &["runnel status /opt/app", "runnel status --json runnel://server"]),

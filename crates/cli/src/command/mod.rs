@@ -1,6 +1,7 @@
 //! One file per subcommand: its arguments, and what it does with them.
 
 pub mod cache;
+pub mod caching;
 pub mod cat;
 pub mod check;
 #[cfg(feature = "full")]

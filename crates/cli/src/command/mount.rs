@@ -21,6 +21,7 @@ use connection::{ImageName, Target, VolumeAt, Waiting};
 use host::Exit;
 use rustix::process::{Pid, Signal};
 
+use crate::command::caching::CachePlace;
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::SandboxArgs;
 use crate::command::session::SessionArgs;
@@ -120,6 +121,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return mount_by_kernel(&args, image, &ready, &stop);
     }
     let config = args.session.config();
+    let cache = args.volume.caching.place(&target)?;
     if !args.sandbox.no_sandbox && args.overlay.is_none() {
         // The kernel makes changes in an overlay with the rights of the process that mounted it.
         ::sandbox::keep_rights_to_mount()?;
@@ -130,23 +132,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // A daemon, from here on; there may have been others before.
     if !args.sandbox.no_sandbox {
-        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders()?, &ready))?;
+        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders(&cache)?, &ready))?;
     }
     match &target {
         Target::Volume(at) => mount_volume(&args, at, config, keeper, &ready, &stop),
-        _ => mount_image(&args, target, config, keeper, &ready, &stop),
+        _ => mount_image(&args, target, (config, &cache), keeper, &ready, &stop),
     }
 }
 
 fn mount_image(
     args: &Args,
     mut target: Target,
-    config: Config,
+    (config, cache): (Config, &CachePlace),
     keeper: Arc<Keeper>,
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let cache = args.volume.device_cache(&target)?;
+    let cache = cache.open();
     if let (Target::Remote(remote), Some(image)) = (&mut target, keeper.image()) {
         // The name may stand for another image by now.
         remote.image = ImageName::Id(image);
@@ -168,7 +170,7 @@ fn mount_volume(
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
     let options = VolumeOptions { keeper: Some(Arc::clone(&keeper)), ..volume_options(args, at)? };
-    let wanted = args.volume.options(&config, args.read_only)?;
+    let wanted = args.volume.options(at, &config, args.read_only)?;
     let volume = stop.ending_during(|| volume::open(at, config.clone(), wanted, None))?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
     announce(ready, &keeper)?;

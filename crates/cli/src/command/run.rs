@@ -61,15 +61,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan: EnterPlan = args.plan.plan(PathBuf::new(), args.command.clone())?;
     let plan = EnterPlan { seccomp: args.seccomp.checked()?, ..plan };
     let data = args.data.iter().map(|text| DataArg::parse(text)).collect::<anyhow::Result<Vec<DataArg>>>()?;
-    if data.len() > 1 && args.volume.has_folders() {
-        return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
+    if data.len() > 1 && args.volume.has_folder() {
+        return Err(failure::usage("the folder of --unsent belongs to one volume; give one --data with it"));
     }
     let config = args.session.config();
-    let cache = args.volume.device_cache(&target)?;
+    let cache = args.volume.caching.place(&target)?.open();
     let mut request = Request::new(options, plan);
     let mut volumes = Vec::new();
     for wanted in &data {
-        volumes.push(args.volume.options(&config, wanted.read_only)?);
+        volumes.push(args.volume.options(&wanted.at, &config, wanted.read_only)?);
         let options =
             VolumeOptions { read_only: wanted.read_only, ..args.volume.mount_options(&wanted.at, &wanted.target)? };
         request.data.push(Data { inside: wanted.inside.clone(), options });

@@ -8,18 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::mount::{MountError, UnmountReport, VolumeOptions};
-use cache::Cache;
 use client::{Config, Session};
 use connection::{Target, VolumeAt};
 use stream::{Lost, Options, RemoteVolume, Room, Status};
 
+use crate::command::caching::{CacheArgs, CachePlace};
 use crate::{failure, progress};
 
 /// Bytes of a volume's cache whose size is not given.
 const CACHE_BYTES: u64 = 256 << 20;
-
-/// The same of the device cache of images.
-const IMAGE_CACHE_BYTES: u64 = 64 << 20;
 
 /// Bytes of a folder for unsent changes whose size is not given.
 const UNSENT_BYTES: u64 = 64 << 20;
@@ -34,11 +31,6 @@ pub struct VolumeArgs {
     /// Memory for blocks of files
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
-
-    /// Keep what was fetched in this folder (default size: 64m for images, 256m for volumes). An
-    /// image that ran before starts from it, also without a server; several images share it
-    #[arg(long, value_name = "DIR[,SIZE]")]
-    cache: Option<OsString>,
 
     /// Keep changes in this folder while the server is away (default size: 64m); without it they
     /// are lost when the mount ends
@@ -62,6 +54,10 @@ pub struct VolumeArgs {
     /// change what is sent
     #[arg(long)]
     insecure: bool,
+
+    /// The device cache.
+    #[command(flatten)]
+    pub caching: CacheArgs,
 }
 
 impl VolumeArgs {
@@ -69,15 +65,14 @@ impl VolumeArgs {
     ///
     /// # Errors
     /// A value makes no sense.
-    pub fn options(&self, config: &Config, read_only: bool) -> anyhow::Result<Options> {
+    pub fn options(&self, at: &VolumeAt, config: &Config, read_only: bool) -> anyhow::Result<Options> {
         let defaults = Options::default();
-        let room = |given: &Option<OsString>, bytes| given.as_ref().map(|given| room(given, bytes)).transpose();
         Ok(Options {
             memory_bytes: self
                 .memory
                 .map_or(defaults.memory_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
-            cache: room(&self.cache, CACHE_BYTES)?,
-            outbox: room(&self.unsent, UNSENT_BYTES)?,
+            cache: self.cache(at)?,
+            outbox: self.unsent.as_ref().map(|given| room(given, UNSENT_BYTES)).transpose()?,
             names_ttl: self.half_ttl()?,
             waiting: config.waiting,
             open_deadline: config.connection.open_deadline,
@@ -111,36 +106,29 @@ impl VolumeArgs {
         half.ok_or_else(|| failure::usage("--names-ttl is a number of seconds, 0 to 172800"))
     }
 
-    /// The folders that are given.
+    /// The folders that a mount writes to. `images`: the device cache, if an image is mounted.
     ///
     /// # Errors
     /// A value makes no sense.
-    pub fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let given = [(&self.cache, CACHE_BYTES), (&self.unsent, UNSENT_BYTES)];
-        let folders = given.into_iter().filter_map(|(given, bytes)| Some((given.as_ref()?, bytes)));
-        folders.map(|(given, bytes)| Ok(room(given, bytes)?.folder)).collect()
+    pub fn folders(&self, images: &CachePlace) -> anyhow::Result<Vec<PathBuf>> {
+        let unsent = self.unsent.as_ref().map(|given| room(given, UNSENT_BYTES)).transpose()?;
+        let volumes = self.caching.given().0.map(std::path::absolute).transpose()?;
+        Ok(images.folder.clone().into_iter().chain(volumes).chain(unsent.map(|room| room.folder)).collect())
     }
 
-    /// Whether folders are given, which belong to one volume.
-    pub fn has_folders(&self) -> bool {
-        self.unsent.is_some() || self.cache.is_some()
+    /// Whether a folder is given that belongs to one volume.
+    pub fn has_folder(&self) -> bool {
+        self.unsent.is_some()
     }
 
-    /// The device cache for images, if a folder is given for it. One that cannot be used is left
-    /// out with a warning: programs run without it.
-    ///
-    /// # Errors
-    /// A value makes no sense.
-    pub fn device_cache(&self, target: &Target) -> anyhow::Result<Option<Arc<Cache>>> {
-        let Some(given) = self.cache.as_ref().filter(|_| matches!(target, Target::Remote(_))) else { return Ok(None) };
-        let Room { folder, bytes } = room(given, IMAGE_CACHE_BYTES)?;
-        match Cache::open(&folder, bytes) {
-            Ok(cache) => Ok(Some(Arc::new(cache))),
-            Err(error) => {
-                tell!("warning: no device cache: {}: {error}", folder.display());
-                Ok(None)
-            }
-        }
+    /// The folder for blocks of a volume, if one is given on the command line: below that of the
+    /// device cache.
+    fn cache(&self, at: &VolumeAt) -> std::io::Result<Option<Room>> {
+        let (Some(folder), bytes) = self.caching.given() else { return Ok(None) };
+        // A name has no colon, and neither has a path a slash then.
+        let name = format!("{}:{}", at.server.to_string().replace('/', ""), at.name);
+        let folder = std::path::absolute(folder)?.join("volumes").join(name);
+        Ok(Some(Room { folder, bytes: bytes.unwrap_or(CACHE_BYTES) }))
     }
 }
 
@@ -304,7 +292,10 @@ fn room(given: &OsStr, bytes: u64) -> anyhow::Result<Room> {
 }
 
 /// A number of bytes: 65536, 64k, 16m or 1g.
-fn size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The text is none.
+pub fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim_end_matches(['b', 'B', 'i']).to_ascii_lowercase();
     let units = [('k', 1 << 10), ('m', 1 << 20), ('g', 1u64 << 30)];
     let found = units.into_iter().find_map(|(letter, unit)| Some((lower.strip_suffix(letter)?, unit)));

@@ -1,8 +1,21 @@
 //! The device cache under real mounts: second starts, and starts without a server.
 
-use std::process::Output;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use crate::support::*;
+
+/// A command whose cache nobody named; not even a test as root may use the one of this machine.
+fn with_default_cache(home: &Path) -> Command {
+    let mut command = runnel();
+    match is_root() {
+        true => command.env("RUNNEL_CACHE", home.join("runnel/device")),
+        false => command.env_remove("RUNNEL_CACHE").env("XDG_CACHE_HOME", home),
+    };
+    command
+}
 
 #[test]
 fn fuse_a_program_that_ran_before_starts_without_its_server() {
@@ -44,4 +57,60 @@ fn fuse_a_program_that_ran_before_starts_without_its_server() {
     assert!(command(&["verify"]).contains(" 0 damaged"));
     command(&["prune"]);
     assert!(!start(code).status.success(), "nothing is left");
+}
+
+#[test]
+fn fuse_what_was_fetched_is_kept_unless_the_user_says_none() {
+    if !can_mount("fuse_what_was_fetched_is_kept_unless") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    let (home, url) = (folder.path().join("home"), server.url("python"));
+    let python = |command: &mut Command, options: &[&str]| {
+        output(command.arg("run").args(["--soft", "1"]).args(options).arg(&url).args([
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            "",
+        ]))
+    };
+    let none = python(&mut with_default_cache(&home), &["--cache", "none"]);
+    assert!(none.status.success() && !home.exists());
+
+    // Nobody can make a folder in a file. Whoever chose it is told.
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let warned = python(&mut runnel(), &["--cache", file.join("cache").to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&warned.stderr);
+    assert!(warned.status.success() && said.contains("no device cache") && said.lines().count() == 1, "{said}");
+    if !is_root() {
+        let quiet = python(&mut with_default_cache(&file), &[]);
+        assert_eq!((quiet.status.success(), &*quiet.stderr), (true, &b""[..]));
+    }
+
+    let kept = python(&mut with_default_cache(&home), &[]);
+    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    let status = output(with_default_cache(&home).args(["cache", "status", "--json"]));
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let cache = home.join("runnel/device");
+    assert_eq!(status["folder"], cache.to_str().unwrap());
+    assert!(status["payload_bytes"].as_u64().unwrap() > 1 << 20, "{status}");
+    assert_eq!(fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
+    // One of its own, in a mount inside its sandbox.
+    let mut mount =
+        Mount::start(&url, &["--cache", folder.path().join("mounted").to_str().unwrap(), "--cache-size", "2m"]);
+    fs::read(mount.path.join("usr/bin/python3")).unwrap();
+    mount.terminate();
+    let logs = fs::read_dir(folder.path().join("mounted")).unwrap().map(|log| log.unwrap().metadata().unwrap().len());
+    let bytes: u64 = logs.sum();
+    assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+    server.kill();
+    let alone = python(&mut with_default_cache(&home), &[]);
+    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    let said = ok(&["cache", "prune", "--cache", cache.to_str().unwrap()]);
+    assert!(said.contains("removed") && !python(&mut with_default_cache(&home), &[]).status.success(), "{said}");
+    fails(&["cache", "--cache", "none"], 2, "--cache DIR");
+    fails(&["cache", "--cache", folder.path().join("nowhere").to_str().unwrap()], 4, "nowhere");
 }

@@ -96,6 +96,8 @@ fn fuse_a_mount_is_served_inside_the_sandbox() {
             );
         }
     }
+    let of_volume = fs::read_dir(at("cache/volumes")).expect("a folder of each volume").next();
+    assert!(of_volume.expect("one volume").expect("it").path().join("blocks.cache").is_file());
 }
 
 #[test]

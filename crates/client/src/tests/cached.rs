@@ -41,7 +41,7 @@ impl Device {
     }
 
     fn cache(&self) -> Arc<Cache> {
-        Arc::new(Cache::open(&self.folder(), 4 << 20).unwrap())
+        Arc::new(Cache::open(&self.folder(), Some(4 << 20)).unwrap())
     }
 
     /// Runs the program once, in a process of its own with a cold page cache.
@@ -130,7 +130,7 @@ fn what_ran_before_starts_without_a_server() {
     session.shutdown();
     // An image that never was here cannot start.
     let empty = tempfile::tempdir().unwrap();
-    let cache = Arc::new(Cache::open(&empty.path().join("cache"), 1 << 20).unwrap());
+    let cache = Arc::new(Cache::open(&empty.path().join("cache"), Some(1 << 20)).unwrap());
     assert!(open_at(device.address, soft(pages()), Some(&cache)).is_err());
 }
 

@@ -334,6 +334,8 @@ impl System for Runnel {
         let _ = fs::remove_file(&ready);
         let mut command = Command::new(&self.runnel);
         command.arg("mount").arg(format!("{}/{tree}", server_url())).arg(APP);
+        // Starts are cold, unless the mode names a folder.
+        command.env("RUNNEL_CACHE", "none");
         command.arg("--foreground").arg("--ready-file").arg(&ready).args(words(self.mode.mount));
         let mut client = Service::start("mount", &mut command, Path::new(WORK))?;
         client.wait_ready(READY_DEADLINE, || ready_text(&ready))?;

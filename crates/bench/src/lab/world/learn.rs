@@ -150,6 +150,8 @@ impl Server<'_> {
         let point = MountPoint::create(folder.join("root"))?;
         let mut command = Command::new(&self.learner.runnel);
         command.arg("mount").arg(format!("runnel://{}/{tree}", self.address)).arg(point.path());
+        // The server learns from each start only if it is asked.
+        command.env("RUNNEL_CACHE", "none");
         command.args(["--foreground", "--ready-file"]).arg(&ready);
         let mut service = Service::start("mount", &mut command, folder)?;
         service.wait_ready(DEADLINE, || ready.exists().then_some(()))?;

@@ -136,6 +136,7 @@ impl Product {
         let _ = fs::remove_file(&ready);
         let mut command = Command::new(&self.runnel);
         command.args(["mount", target, APP, "--foreground", "--ready-file"]).arg(&ready).args(options);
+        command.env("RUNNEL_CACHE", "none");
         let mut client = Service::start("mount", &mut command, Path::new(WORK))?;
         client.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
         self.client = Some(client);
@@ -192,7 +193,7 @@ impl DataSystem for Product {
             return command;
         }
         let mut command = Command::new(&self.runnel);
-        command.arg("run").arg(format!("{}/{GAME_TREE}", server_url()));
+        command.arg("run").arg(format!("{}/{GAME_TREE}", server_url())).env("RUNNEL_CACHE", "none");
         command.args(["--data", &format!("{}=/data", volume_url()), "--"]);
         command.arg(format!("/{PROGRAM_FILE}")).arg(format!("/data/{SCENES_FILE}"));
         command

@@ -1,0 +1,141 @@
+//! The options of the device cache, and which folder they come to.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cache::Cache;
+use connection::Target;
+
+use crate::command::volume::size;
+use crate::config::DeviceConfig;
+
+/// Variable that names the folder, for commands without `--cache`.
+const VARIABLE: &str = "RUNNEL_CACHE";
+
+/// Stands for no folder.
+const NONE: &str = "none";
+
+/// The default folder of root.
+const SYSTEM: &str = "/var/cache/runnel";
+
+/// Where what was fetched is kept.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Device cache")]
+pub struct CacheArgs {
+    /// Keep what is fetched in this folder; `none` keeps nothing (also: RUNNEL_CACHE). Images are
+    /// kept without this, too, in /var/cache/runnel for root, else in ~/.cache/runnel/device; a
+    /// volume only with it, in a folder of its own below
+    #[arg(long, value_name = "DIR|none")]
+    cache: Option<PathBuf>,
+
+    /// Keep at most SIZE of all images (default: 64m, or a tenth of the free space if that is
+    /// less), and at most SIZE of each volume (default: 256m)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    cache_size: Option<u64>,
+}
+
+/// The folder of the cache, before anything was looked for there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachePlace {
+    /// The folder; none if nothing is to be kept, or there is no home for it.
+    pub folder: Option<PathBuf>,
+    /// Somebody chose it.
+    pub is_chosen: bool,
+    /// Its limit, if somebody chose one.
+    pub bytes: Option<u64>,
+}
+
+impl CacheArgs {
+    /// The folder and the size that were given on the command line.
+    pub fn given(&self) -> (Option<&Path>, Option<u64>) {
+        (self.cache.as_deref().filter(|folder| *folder != Path::new(NONE)), self.cache_size)
+    }
+
+    /// The cache for an image: options, then the environment, then the configuration of the device,
+    /// then the default. What is no image of a server has none.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or there is no current directory.
+    pub fn place(&self, target: &Target) -> anyhow::Result<CachePlace> {
+        match target {
+            Target::Remote(_) => place(self.cache.as_deref(), self.cache_size),
+            _ => Ok(CachePlace { folder: None, is_chosen: true, bytes: None }),
+        }
+    }
+}
+
+/// The folder of the cache of a command with these options.
+///
+/// # Errors
+/// The configuration is wrong, or there is no current directory.
+pub fn place(cache: Option<&Path>, bytes: Option<u64>) -> anyhow::Result<CachePlace> {
+    let variable = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let config = DeviceConfig::load()?;
+    // The folder of root is in the way of nobody else.
+    let configured = config.cache_folder.filter(|folder| folder == Path::new(NONE) || !is_of_another(folder));
+    let chosen = cache.map(Path::to_path_buf).or(variable).or(configured);
+    let bytes = bytes.or(config.cache_bytes);
+    Ok(match chosen {
+        Some(none) if none == Path::new(NONE) => CachePlace { folder: None, is_chosen: true, bytes },
+        Some(folder) => CachePlace { folder: Some(std::path::absolute(folder)?), is_chosen: true, bytes },
+        None => {
+            let is_root = rustix::process::geteuid().is_root();
+            CachePlace { folder: default_folder(is_root, |name| std::env::var_os(name)), is_chosen: false, bytes }
+        }
+    })
+}
+
+/// Whether a folder is there and belongs to another user.
+fn is_of_another(folder: &Path) -> bool {
+    std::fs::metadata(folder).is_ok_and(|about| about.uid() != rustix::process::geteuid().as_raw())
+}
+
+/// The folder that nobody chose. What else lies in `~/.cache/runnel` is none of a mount's business.
+fn default_folder(is_root: bool, variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
+    if is_root {
+        return Some(SYSTEM.into());
+    }
+    // Relative paths are to be ignored, as the XDG Base Directory Specification says.
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(caches.join("runnel/device"))
+}
+
+impl CachePlace {
+    /// Opens the cache. One that cannot be used is left out, since programs run without it; whoever
+    /// chose its folder is told.
+    pub fn open(&self) -> Option<Arc<Cache>> {
+        let folder = self.folder.as_ref()?;
+        match Cache::open(folder, self.bytes) {
+            Ok(cache) => Some(Arc::new(cache)),
+            Err(error) => {
+                if self.is_chosen {
+                    tell!("warning: no device cache: {}: {error}", folder.display());
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_folder_follows_the_user() {
+        let with = |is_root, cache: &str, home: &str| {
+            default_folder(is_root, |name| match name {
+                "XDG_CACHE_HOME" => Some(cache.into()),
+                _ => Some(home.into()),
+            })
+        };
+        assert_eq!(with(true, "/c", "/h"), Some("/var/cache/runnel".into()));
+        assert_eq!(with(false, "/c", "/h"), Some("/c/runnel/device".into()));
+        for relative in ["c", "", "./c"] {
+            assert_eq!(with(false, relative, "/h"), Some("/h/.cache/runnel/device".into()), "{relative:?}");
+        }
+        assert_eq!(with(false, "", ""), None, "no home");
+    }
+}

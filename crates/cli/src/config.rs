@@ -1,0 +1,178 @@
+//! The configuration of this device, `/etc/runnel/config.toml`. Options of a command win over it.
+//!
+//! ```toml
+//! [cache]
+//! folder = "/var/cache/runnel"   # or "none"
+//! size = "64M"
+//! ```
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::command::volume::size;
+use crate::failure;
+
+/// Where it lies.
+const FILE: &str = "/etc/runnel/config.toml";
+
+/// Longest configuration.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What the administrator of this device decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// The folder of the device cache, or `none`.
+    pub cache_folder: Option<PathBuf>,
+    /// Its limit, in bytes.
+    pub cache_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    cache: RawCache,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCache {
+    folder: Option<Spanned<PathBuf>>,
+    size: Option<Spanned<String>>,
+}
+
+impl DeviceConfig {
+    /// Reads the file; without one nothing is decided.
+    ///
+    /// # Errors
+    /// It cannot be read, or is wrong: that is told with its line.
+    pub fn load() -> anyhow::Result<DeviceConfig> {
+        DeviceConfig::load_from(Path::new(FILE))
+    }
+
+    fn load_from(file: &Path) -> anyhow::Result<DeviceConfig> {
+        let named = || file.display().to_string();
+        let opened = match host::file::open(file) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(DeviceConfig::default());
+            }
+            opened => opened.with_context(named)?,
+        };
+        let mut bytes = Vec::new();
+        opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(named)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(fault(file, 1, &format!("longer than {} KiB", FILE_BYTES_MAX >> 10)));
+        }
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => DeviceConfig::parse(file, text),
+            Err(error) => Err(fault(file, line_of(&bytes, error.valid_up_to()), "this is not UTF-8 text")),
+        }
+    }
+
+    /// Checks the text of a configuration; `file` is only named in errors.
+    fn parse(file: &Path, text: &str) -> anyhow::Result<DeviceConfig> {
+        let line = |at| line_of(text.as_bytes(), at);
+        let raw: RawFile = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            fault(file, line(at), error.message())
+        })?;
+        let RawCache { folder, size: bytes } = raw.cache;
+        if let Some(folder) = &folder
+            && !folder.as_ref().is_absolute()
+            && folder.as_ref() != Path::new("none")
+        {
+            let problem = format!("cache.folder is {:?}, neither an absolute path nor \"none\"", folder.as_ref());
+            return Err(fault(file, line(folder.span().start), &problem));
+        }
+        let cache_bytes = bytes.map(|text| {
+            let at = text.span().start;
+            size(text.as_ref()).map_err(|problem| fault(file, line(at), &format!("cache.size: {problem}")))
+        });
+        Ok(DeviceConfig { cache_folder: folder.map(Spanned::into_inner), cache_bytes: cache_bytes.transpose()? })
+    }
+}
+
+fn fault(file: &Path, line: usize, problem: &str) -> anyhow::Error {
+    failure::usage(format!("{}:{line}: {problem}", file.display()))
+}
+
+/// The line, from 1, of a byte of the text.
+fn line_of(text: &[u8], at: usize) -> usize {
+    text.iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<DeviceConfig, String> {
+        DeviceConfig::parse(Path::new("c.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_cache_is_set() {
+        let config =
+            |folder: Option<&str>, cache_bytes| DeviceConfig { cache_folder: folder.map(Into::into), cache_bytes };
+        assert_eq!(parse(""), Ok(DeviceConfig::default()));
+        let text = "# here\n[cache]\nfolder = \"/srv/cache\"\nsize = \"64M\"\n";
+        assert_eq!(parse(text), Ok(config(Some("/srv/cache"), Some(64 << 20))));
+        assert_eq!(parse("[cache]\nfolder = \"none\"\n"), Ok(config(Some("none"), None)));
+        assert_eq!(parse("cache.size = \"1g\"\n"), Ok(config(None, Some(1 << 30))));
+    }
+
+    #[test]
+    fn faults_name_file_and_line() {
+        let faults = [
+            ("[cache]\nfolder = \"cache\"\n", "2", "absolute"),
+            ("[cache]\n\nsize = \"much\"\n", "3", "much"),
+            ("[cache]\nsize = 5\n", "2", "string"),
+            ("[cache]\nplace = \"/a\"\n", "2", "unknown field"),
+            ("[image]\n", "1", "unknown field"),
+            ("[cache]\nfolder = \"/a\n", "2", ""),
+        ];
+        for (text, line, part) in faults {
+            let said = parse(text).expect_err(text);
+            assert!(said.contains(&format!("c.toml:{line}")) && said.contains(part), "{text:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_within_bounds() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("config.toml");
+        assert_eq!(DeviceConfig::load_from(&file).expect("none is none"), DeviceConfig::default());
+        std::fs::write(&file, b"a\n\xff").expect("write");
+        let said = || DeviceConfig::load_from(&file).expect_err("it is wrong").to_string();
+        assert!(said().contains("config.toml:2: "), "{}", said());
+        std::fs::write(&file, vec![b'#'; FILE_BYTES_MAX as usize + 1]).expect("write");
+        assert!(said().contains("config.toml:1: "), "{}", said());
+    }
+
+    /// An administrator mistypes: every text has an answer.
+    #[test]
+    fn fuzz_texts_never_panic() {
+        use units::{Rng, SplitMix64};
+        let text = "[cache]\nfolder = \"/var/cache/ö\"\nsize = \"64M\"\n";
+        let (mut rng, mut good, mut bad) = (SplitMix64(11), 0, 0);
+        for _ in 0..2000 {
+            let mut bytes = text.as_bytes().to_vec();
+            for _ in 0..1 + rng.below(3) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                match rng.below(3) {
+                    0 => bytes[at] = rng.next_u64() as u8,
+                    1 => drop(bytes.remove(at)),
+                    _ => bytes.insert(at, b"[]{}=\"\n,#./"[rng.below(11) as usize]),
+                }
+            }
+            match parse(&String::from_utf8_lossy(&bytes)) {
+                Ok(_) => good += 1,
+                Err(_) => bad += 1,
+            }
+        }
+        assert!(good > 0 && bad > good, "{good} accepted, {bad} refused");
+    }
+}
