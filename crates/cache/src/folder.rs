@@ -2,12 +2,14 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use crate::format::Owner;
 use crate::{disk, log};
 
 /// The file whose lock guards the room; it holds how much was written. A volume may keep files of
@@ -76,8 +78,8 @@ pub(crate) struct Room {
 }
 
 /// The lock of the folder.
-struct Locked {
-    file: File,
+pub(crate) struct Locked {
+    pub file: File,
 }
 
 impl Folder {
@@ -167,10 +169,17 @@ impl Folder {
         }
     }
 
-    /// Reserves room: makes `file`, which has `from` bytes, `to` bytes long. Other logs go for it.
-    /// Not granted if there is no room to be had, too much was written lately, or the folder is
-    /// busy. `written`: bytes that were written since the last call.
-    pub fn reserve(&self, file: &File, from: u64, to: u64, written: &mut u64) -> io::Result<Room> {
+    /// Reserves room: makes `file` longer, from the start to the end of a range. Other logs go for
+    /// it. Not granted if there is no room to be had, the folder is busy, or too much was written
+    /// lately, unless the log is pinned: somebody asked for that. `written`: bytes that were
+    /// written since the last call.
+    pub fn reserve(
+        &self,
+        file: &File,
+        Range { start: from, end: to }: Range<u64>,
+        is_pinned: bool,
+        written: &mut u64,
+    ) -> io::Result<Room> {
         let Some(lock) = self.lock()? else { return Ok(Room::default()) };
         let mut all = lock.written();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -180,12 +189,12 @@ impl Folder {
             (all.period_start, all.period_bytes) = (now, 0);
         }
         let mut room = Room::default();
-        if all.period_bytes.saturating_add(to - from) <= self.bytes_max {
+        if is_pinned || all.period_bytes.saturating_add(to - from) <= self.bytes_max {
             room = self.make_room(to - from)?;
         }
         if room.is_granted {
             disk::grow(file, from, to)?;
-            all.period_bytes += to - from;
+            all.period_bytes = all.period_bytes.saturating_add(to - from);
         }
         lock.set_written(all);
         Ok(room)
@@ -197,11 +206,13 @@ impl Folder {
         self.make_room(0).map(drop)
     }
 
-    /// Removes all logs that nobody is writing.
+    /// Removes all logs that nobody is writing and that are not pinned.
     pub fn clear(&self) -> io::Result<()> {
         let Some(_lock) = self.lock()? else { return Err(busy()) };
         for log in self.list()? {
-            self.remove(log.number);
+            if !self.is_pinned(log.number) {
+                self.remove(log.number);
+            }
         }
         Ok(())
     }
@@ -214,6 +225,11 @@ impl Folder {
         all.period_bytes = all.period_bytes.saturating_sub(given_back);
         lock.set_written(all);
         Ok(all)
+    }
+
+    /// The names of the logs stay after a power cut.
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
     }
 
     /// Bytes that the logs take now.
@@ -253,7 +269,8 @@ impl Folder {
             room.is_granted = true;
             return Ok(room);
         }
-        let mut victims: Vec<_> = logs.iter().map(|log| (self.counts_as_used(log), log)).collect();
+        let victims = logs.iter().filter(|log| !self.is_pinned(log.number));
+        let mut victims: Vec<_> = victims.map(|log| (self.counts_as_used(log), log)).collect();
         victims.sort_by_key(|(used, log)| (*used, log.number));
         for (_, log) in victims {
             if self.remove(log.number) {
@@ -266,6 +283,23 @@ impl Folder {
             }
         }
         Ok(room)
+    }
+
+    fn is_pinned(&self, number: u64) -> bool {
+        self.pinned_for(number).is_some()
+    }
+
+    /// Whose a log is, if it is pinned.
+    fn pinned_for(&self, number: u64) -> Option<Owner> {
+        let header = self.file(number, false).ok().and_then(|file| log::header(&file))?;
+        header.is_pinned.then_some(header.owner)
+    }
+
+    /// Bytes that pinned logs take, but for those of one owner.
+    pub fn pinned_bytes(&self, but: Option<&Owner>) -> io::Result<u64> {
+        let is_counted = |log: &Listed| self.pinned_for(log.number).is_some_and(|owner| Some(&owner) != but);
+        let logs: Vec<_> = self.list()?.into_iter().filter(is_counted).collect();
+        Ok(total(&logs))
     }
 
     /// When a log was used, and later if it would be dear to fetch again.
@@ -286,7 +320,7 @@ impl Folder {
     }
 
     /// The lock of the folder, unless another process keeps it.
-    fn lock(&self) -> io::Result<Option<Locked>> {
+    pub(crate) fn lock(&self) -> io::Result<Option<Locked>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(self.path.join(LOCK))?;
@@ -330,7 +364,7 @@ fn total(logs: &[Listed]) -> u64 {
     logs.iter().fold(0, |sum, log| sum.saturating_add(log.bytes))
 }
 
-fn busy() -> io::Error {
+pub(crate) fn busy() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "another process keeps the lock of the cache; try again")
 }
 

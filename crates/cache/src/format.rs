@@ -2,6 +2,8 @@
 
 /// Starts a log.
 const MAGIC: [u8; 8] = *b"RNLCACH1";
+/// Starts a log of a pinned image.
+const MAGIC_PINNED: [u8; 8] = *b"RNLPINN1";
 /// Starts a record.
 const RECORD_MAGIC: [u8; 4] = *b"RcRd";
 /// Starts the trailer, which ends a log that nobody is writing.
@@ -48,10 +50,13 @@ pub enum Kind {
     Pages,
     /// What was learned of an image.
     Actions,
+    /// Which image is pinned, and whether all of it is there.
+    Pin,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions];
+    const ALL: [Kind; 7] =
+        [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions, Kind::Pin];
 
     fn number(self) -> u16 {
         match self {
@@ -61,12 +66,22 @@ impl Kind {
             Kind::Block => 4,
             Kind::Pages => 5,
             Kind::Actions => 6,
+            Kind::Pin => 7,
         }
     }
 
     fn of(number: u16) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.number() == number)
     }
+}
+
+/// What a log is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Header {
+    /// Whose its records are.
+    pub owner: Owner,
+    /// It stays, whatever needs its room.
+    pub is_pinned: bool,
 }
 
 /// The head of a record, without its label and payload.
@@ -91,20 +106,20 @@ pub(crate) struct Trailer {
     pub hash: [u8; HASH_BYTES],
 }
 
-/// The header of a log of this owner.
-pub(crate) fn header(owner: &Owner) -> [u8; HEADER_BYTES] {
+/// The bytes of a header.
+pub(crate) fn header(header: &Header) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
-    out[..8].copy_from_slice(&MAGIC);
-    out[8..40].copy_from_slice(&owner.0);
+    out[..8].copy_from_slice(if header.is_pinned { &MAGIC_PINNED } else { &MAGIC });
+    out[8..40].copy_from_slice(&header.owner.0);
     let check = check(&[&out[..40]]);
     out[56..].copy_from_slice(&check);
     out
 }
 
-/// The owner that a header names.
-pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<Owner> {
-    let owner = Owner(array(&bytes[8..40]));
-    (header(&owner) == *bytes).then_some(owner)
+/// A header, if it is whole.
+pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+    let found = Header { owner: Owner(array(&bytes[8..40])), is_pinned: bytes[..8] == MAGIC_PINNED };
+    (header(&found) == *bytes).then_some(found)
 }
 
 /// The bytes of a head, with a check over them and the label.

@@ -15,15 +15,20 @@
 //!   goes is the one used longest ago, and one that was fetched in many small parts, which would
 //!   cost many round trips again, counts as used later than it was.
 //!
+//! - *Kept, if somebody says so.* Logs of an image that is pinned stay, within the limit, and have
+//!   only what was put to be pinned.
+//!
 //! Everything here blocks on the disk. Callers keep it off the way of a demand.
 
 mod disk;
 mod folder;
 mod format;
 mod log;
+mod pins;
 mod store;
 
 pub use format::{Key, Kind, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX};
+pub use pins::{Pin, PinRoom, Spent};
 pub use store::{Cache, Found, Status};
 
 #[cfg(test)]

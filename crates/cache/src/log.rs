@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::disk;
 use crate::format::{
-    self, ENTRY_BYTES, HEAD_BYTES, HEADER_BYTES, Head, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX, TRAILER_BYTES,
+    self, ENTRY_BYTES, HEAD_BYTES, HEADER_BYTES, Head, Header, LABEL_BYTES_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES,
     Trailer,
 };
 
@@ -65,6 +65,12 @@ impl End {
         End { at, index_bytes: entries.iter().map(Entry::index_bytes).sum(), room: file_bytes }
     }
 
+    /// Whether the log takes no more records.
+    pub fn is_full(&self) -> bool {
+        // The smallest ones take so much of the index.
+        self.index_bytes / ENTRY_BYTES as u64 >= RECORDS_MAX as u64
+    }
+
     /// Room that the log needs when a record with so much label and payload is added.
     pub fn needs(&self, label: usize, payload: usize) -> u64 {
         let record = HEAD_BYTES + label + payload;
@@ -104,14 +110,21 @@ impl End {
     }
 }
 
-/// Writes the header of a new log.
-pub(crate) fn begin(file: &File, owner: &Owner) -> io::Result<()> {
-    disk::write(file, &format::header(owner), 0)
+/// Writes the header of a log.
+pub(crate) fn begin(file: &File, header: &Header) -> io::Result<()> {
+    disk::write(file, &format::header(header), 0)
+}
+
+/// What a log is for, if the file is one.
+pub(crate) fn header(file: &File) -> Option<Header> {
+    let mut bytes = [0; HEADER_BYTES];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    format::parse_header(&bytes)
 }
 
 /// What a log holds.
 pub(crate) struct Contents {
-    pub owner: Owner,
+    pub header: Header,
     pub entries: Vec<Entry>,
     /// It has an index, so nobody was writing it.
     pub is_closed: bool,
@@ -120,14 +133,10 @@ pub(crate) struct Contents {
 /// Reads what a log holds; `None` if the file is none.
 pub(crate) fn read(file: &File) -> io::Result<Option<Contents>> {
     let file_bytes = file.metadata()?.len();
-    let mut header = [0; HEADER_BYTES];
-    if file.read_exact_at(&mut header, 0).is_err() {
-        return Ok(None);
-    }
-    let Some(owner) = format::parse_header(&header) else { return Ok(None) };
+    let Some(header) = header(file) else { return Ok(None) };
     let index = read_index(file, file_bytes);
     let is_closed = index.is_some();
-    Ok(Some(Contents { owner, entries: index.unwrap_or_else(|| scan(file, file_bytes)), is_closed }))
+    Ok(Some(Contents { header, entries: index.unwrap_or_else(|| scan(file, file_bytes)), is_closed }))
 }
 
 /// Number of records, as the trailer of a log says; 0 without one.
@@ -190,6 +199,11 @@ fn scan(file: &File, file_bytes: u64) -> Vec<Entry> {
         entries.push(entry);
     }
     entries
+}
+
+/// Bytes that a record takes, with its entry of the index.
+pub(crate) fn record_bytes(label: usize, payload: usize) -> u64 {
+    (HEAD_BYTES + ENTRY_BYTES + 2 * label + payload) as u64
 }
 
 /// Whether a record of this size can be stored at all.

@@ -1,6 +1,6 @@
 //! The cache itself: an index of all logs, and the logs that this process writes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, FileTimes};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::folder::{Folder, RATE_PERIOD, try_lock, unlock};
-use crate::format::{self, HEADER_BYTES, Head, Key, Kind, Owner};
+use crate::format::{self, HEADER_BYTES, Head, Header, Key, Kind, Owner};
 use crate::log::{self, End, Entry};
 
 /// A log goes as a whole when room is needed, so it is a small part of the cache.
 const LOGS_PER_CACHE: u64 = 16;
 const LOG_BYTES_MAX: u64 = 4 << 20;
 const LOG_BYTES_MIN: u64 = 64 << 10;
+/// As many logs at most make up a large cache.
+const LOGS_PER_LARGE_CACHE: u64 = 256;
 
 /// The time of use of a log is set again after this long.
 const USED_EVERY: Duration = Duration::from_secs(3600);
@@ -24,7 +26,7 @@ const USED_EVERY: Duration = Duration::from_secs(3600);
 const WRITTEN_AHEAD_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Room is reserved in steps, as a part of a log: each takes the lock of the folder.
-const STEPS_PER_LOG: u64 = 16;
+pub(crate) const STEPS_PER_LOG: u64 = 16;
 
 /// A cache in a folder. All calls may come from several threads, and several processes may have the
 /// folder open.
@@ -32,11 +34,11 @@ const STEPS_PER_LOG: u64 = 16;
 /// Memory: about 200 bytes a record, and its label.
 #[derive(Debug)]
 pub struct Cache {
-    folder: Folder,
-    bytes_max: u64,
-    log_bytes_max: u64,
+    pub(crate) folder: Folder,
+    pub(crate) bytes_max: u64,
+    pub(crate) log_bytes_max: u64,
     known: Mutex<Known>,
-    writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<Writer>,
 }
 
 /// A record that is there, without its payload.
@@ -69,25 +71,26 @@ pub struct Status {
 
 /// What is where. Its lock is held for moments, never while the disk is busy.
 #[derive(Debug, Default)]
-struct Known {
-    logs: BTreeMap<u64, Log>,
+pub(crate) struct Known {
+    pub logs: BTreeMap<u64, Log>,
     /// The log and the place in it of the record that counts.
-    index: HashMap<(Kind, Key), (u64, usize)>,
+    pub index: HashMap<(Kind, Key), (u64, usize)>,
 }
 
 #[derive(Debug)]
-struct Log {
-    owner: Owner,
-    file: Arc<File>,
-    entries: Vec<Entry>,
+pub(crate) struct Log {
+    pub header: Header,
+    pub file: Arc<File>,
+    pub entries: Vec<Entry>,
     /// When its time of use was set.
     used: Option<Instant>,
 }
 
-/// The logs that this process writes, one for each owner. Its lock is held while bytes are written.
+/// The logs that this process writes, one for each owner, and another one for what is pinned of it.
+/// Its lock is held while bytes are written.
 #[derive(Debug, Default)]
-struct Writer {
-    open: HashMap<Owner, (u64, End)>,
+pub(crate) struct Writer {
+    pub open: HashMap<Header, (u64, End)>,
     /// The number of the record that was written last, in nanoseconds since 1970 unless two came
     /// at once.
     last: u64,
@@ -135,7 +138,7 @@ impl Cache {
                 }
                 unlock(&file);
             }
-            known.add(number, log.owner, Arc::new(file), log.entries);
+            known.add(number, log.header, Arc::new(file), log.entries);
         }
         let written = known.logs.values().flat_map(|log| &log.entries).map(|entry| entry.head.written);
         // A clock may have been set back since, but not by years.
@@ -143,7 +146,7 @@ impl Cache {
         Ok(Cache {
             folder,
             bytes_max,
-            log_bytes_max: (bytes_max / LOGS_PER_CACHE).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX),
+            log_bytes_max: log_bytes_max(bytes_max),
             known: Mutex::new(known),
             writer: Mutex::new(Writer { last: last.unwrap_or(0), ..Writer::default() }),
         })
@@ -181,10 +184,10 @@ impl Cache {
         payload
     }
 
-    /// A record is whole and yet wrong, as its reader knows: it counts no more here. One that is
-    /// put under its key counts for all.
+    /// A record is whole and yet wrong, as its reader knows: it counts no more here, and one that
+    /// was put under its key before counts again. One that is put under its key counts for all.
     pub fn forget(&self, kind: Kind, key: &Key) {
-        self.known().index.remove(&(kind, *key));
+        self.known().forget((kind, *key));
     }
 
     /// The label and the payload of a record, as [`Cache::read`] finds it.
@@ -197,17 +200,20 @@ impl Cache {
         Some((label, self.read(kind, key)?))
     }
 
-    /// The records of an owner, in the order in which they were put.
+    /// The records of an owner, in the order in which they were put. Others may have put the same.
     pub fn records(&self, owner: &Owner, kind: Kind) -> Vec<Found> {
         let known = self.known();
-        let logs = known.logs.iter().filter(|(_, log)| log.owner == *owner);
+        let logs = known.logs.iter().filter(|(_, log)| log.header.owner == *owner);
         let entries = logs.flat_map(|(number, log)| (0..).zip(&log.entries).map(|(at, entry)| (*number, at, entry)));
         let mut found: Vec<_> = entries
             .filter(|(number, at, entry)| {
-                entry.head.kind == kind && known.index.get(&(kind, entry.head.key)) == Some(&(*number, *at))
+                let counts = known.index.get(&(kind, entry.head.key)).filter(|_| entry.head.kind == kind);
+                counts.is_some_and(|counts| *counts == (*number, *at) || known.is_same(*counts, entry))
             })
             .map(|(_, _, entry)| entry)
             .collect();
+        found.sort_by_key(|entry| (entry.head.key, std::cmp::Reverse(entry.head.written)));
+        found.dedup_by_key(|entry| entry.head.key);
         found.sort_by_key(|entry| entry.head.written);
         let found = found.into_iter();
         let of = |entry: &Entry| Found {
@@ -224,15 +230,27 @@ impl Cache {
     /// # Errors
     /// What the disk says. The caller had better put nothing more.
     pub fn put(&self, owner: &Owner, kind: Kind, key: &Key, label: &[u8], payload: &[u8]) -> io::Result<bool> {
+        self.put_in(&Header { owner: *owner, is_pinned: false }, kind, key, label, payload)
+    }
+
+    /// Puts a record into a log of this kind.
+    pub(crate) fn put_in(
+        &self,
+        header: &Header,
+        kind: Kind,
+        key: &Key,
+        label: &[u8],
+        payload: &[u8],
+    ) -> io::Result<bool> {
         if !log::takes(label, payload) {
             return Ok(false);
         }
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((number, file)) = self.log_for(&mut writer, owner, label.len(), payload.len())? else {
+        let Some((number, file)) = self.log_for(&mut writer, header, label.len(), payload.len())? else {
             return Ok(false);
         };
         let Writer { open, last, written } = &mut *writer;
-        let Some((_, end)) = open.get_mut(owner) else { return Ok(false) };
+        let Some((_, end)) = open.get_mut(header) else { return Ok(false) };
         *last = now().max(last.saturating_add(1));
         let head = Head {
             kind,
@@ -278,14 +296,16 @@ impl Cache {
         (good, keys.len() - good)
     }
 
-    /// Forgets everything but what other processes are writing.
+    /// Forgets everything but what is pinned and what other processes are writing.
     ///
     /// # Errors
     /// What the disk says.
     pub fn clear(&self) -> io::Result<()> {
         self.close();
         self.folder.clear()?;
-        *self.known() = Known::default();
+        let mut known = self.known();
+        let gone: Vec<u64> = known.logs.iter().filter(|(_, log)| !log.header.is_pinned).map(|(at, _)| *at).collect();
+        gone.into_iter().for_each(|number| known.remove(number));
         Ok(())
     }
 
@@ -293,26 +313,26 @@ impl Cache {
     fn log_for(
         &self,
         writer: &mut Writer,
-        owner: &Owner,
+        header: &Header,
         label: usize,
         payload: usize,
     ) -> io::Result<Option<(u64, Arc<File>)>> {
-        if let Some((_, end)) = writer.open.get(owner)
-            && end.needs(label, payload) > self.log_bytes_max
+        if let Some((_, end)) = writer.open.get(header)
+            && (end.needs(label, payload) > self.log_bytes_max || end.is_full())
         {
-            self.close_log(writer, owner)?;
+            self.close_log(writer, header)?;
         }
-        if !writer.open.contains_key(owner) && !self.adopt(writer, owner, label, payload) {
-            self.create(writer, owner)?;
+        if !writer.open.contains_key(header) && !self.adopt(writer, header, label, payload) {
+            self.create(writer, header)?;
         }
-        let Some((number, end)) = writer.open.get_mut(owner) else { return Ok(None) };
+        let Some((number, end)) = writer.open.get_mut(header) else { return Ok(None) };
         let number = *number;
         let Some(file) = self.known().logs.get(&number).map(|log| Arc::clone(&log.file)) else { return Ok(None) };
         let needed = end.needs(label, payload);
         if needed > end.room {
             let step = self.log_bytes_max / STEPS_PER_LOG;
             let room = needed.div_ceil(step).saturating_mul(step).min(self.log_bytes_max).max(needed);
-            let found = self.folder.reserve(&file, end.room, room, &mut writer.written)?;
+            let found = self.folder.reserve(&file, end.room..room, header.is_pinned, &mut writer.written)?;
             let mut known = self.known();
             found.removed.into_iter().for_each(|number| known.remove(number));
             if !found.is_granted {
@@ -321,43 +341,45 @@ impl Cache {
             end.room = room;
         }
         if end.at == HEADER_BYTES as u64 {
-            log::begin(&file, owner)?;
+            log::begin(&file, header)?;
             writer.written += HEADER_BYTES as u64;
         }
         Ok(Some((number, file)))
     }
 
     /// Goes on with a log of the owner that nobody writes.
-    fn adopt(&self, writer: &mut Writer, owner: &Owner, label: usize, payload: usize) -> bool {
+    fn adopt(&self, writer: &mut Writer, header: &Header, label: usize, payload: usize) -> bool {
         let mut known = self.known();
-        let mut logs = known.logs.iter_mut().rev().filter(|(_, log)| log.owner == *owner);
+        let mut logs = known.logs.iter_mut().rev().filter(|(_, log)| log.header == *header);
         logs.any(|(number, log)| {
-            if End::behind(&log.entries, 0).needs(label, payload) > self.log_bytes_max || !try_lock(&log.file) {
+            let end = End::behind(&log.entries, 0);
+            if end.needs(label, payload) > self.log_bytes_max || end.is_full() || !try_lock(&log.file) {
                 return false;
             }
             // Another process may have written to it since, or emptied it.
-            let found = log::read(&log.file).ok().flatten().filter(|found| found.entries.len() == log.entries.len());
+            let found = log::read(&log.file).ok().flatten().filter(|found| found.header == *header);
+            let found = found.filter(|found| found.entries.len() == log.entries.len());
             let about = log.file.metadata().ok().filter(|about| found.is_some() && about.nlink() > 0);
             match &about {
-                Some(about) => drop(writer.open.insert(*owner, (*number, End::behind(&log.entries, about.len())))),
+                Some(about) => drop(writer.open.insert(*header, (*number, End::behind(&log.entries, about.len())))),
                 None => unlock(&log.file),
             }
             about.is_some()
         })
     }
 
-    fn create(&self, writer: &mut Writer, owner: &Owner) -> io::Result<()> {
+    fn create(&self, writer: &mut Writer, header: &Header) -> io::Result<()> {
         let Some((number, file)) = self.folder.create(now().max(writer.last.saturating_add(1)))? else {
             return Ok(());
         };
-        self.known().add(number, *owner, Arc::new(file), Vec::new());
-        writer.open.insert(*owner, (number, End::of_new()));
+        self.known().add(number, *header, Arc::new(file), Vec::new());
+        writer.open.insert(*header, (number, End::of_new()));
         Ok(())
     }
 
     /// Closes a log that this process writes, so that others can read it at once.
-    fn close_log(&self, writer: &mut Writer, owner: &Owner) -> io::Result<()> {
-        let Some((number, mut end)) = writer.open.remove(owner) else { return Ok(()) };
+    pub(crate) fn close_log(&self, writer: &mut Writer, header: &Header) -> io::Result<()> {
+        let Some((number, mut end)) = writer.open.remove(header) else { return Ok(()) };
         let Some((file, entries)) =
             self.known().logs.get(&number).map(|log| (Arc::clone(&log.file), log.entries.clone()))
         else {
@@ -382,9 +404,9 @@ impl Cache {
     /// Closes the logs that this process writes. Without it they are read more slowly next time.
     pub fn close(&self) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let owners: Vec<Owner> = writer.open.keys().copied().collect();
-        for owner in owners {
-            let _ = self.close_log(&mut writer, &owner);
+        let headers: Vec<Header> = writer.open.keys().copied().collect();
+        for header in headers {
+            let _ = self.close_log(&mut writer, &header);
         }
     }
 
@@ -394,7 +416,7 @@ impl Cache {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).open.clear();
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -406,15 +428,49 @@ impl Drop for Cache {
 }
 
 impl Known {
-    fn add(&mut self, number: u64, owner: Owner, file: Arc<File>, entries: Vec<Entry>) {
-        self.logs.insert(number, Log { owner, file, entries: Vec::new(), used: None });
+    fn add(&mut self, number: u64, header: Header, file: Arc<File>, entries: Vec<Entry>) {
+        self.logs.insert(number, Log { header, file, entries: Vec::new(), used: None });
         entries.into_iter().for_each(|entry| self.append(number, entry));
     }
 
-    /// A log is gone, and all that was in it.
+    /// A log is gone, and all that was in it. Others may have the same.
     fn remove(&mut self, number: u64) {
-        self.logs.remove(&number);
+        let Some(gone) = self.logs.remove(&number) else { return };
         self.index.retain(|_, (log, _)| *log != number);
+        let names = gone.entries.iter().map(|entry| (entry.head.kind, entry.head.key));
+        let lost: HashSet<_> = names.filter(|name| !self.index.contains_key(name)).collect();
+        self.find_again(&lost, u64::MAX);
+    }
+
+    fn forget(&mut self, name: (Kind, Key)) {
+        let Some((number, at)) = self.index.remove(&name) else { return };
+        let wrong = self.logs.get(&number).and_then(|log| log.entries.get(at));
+        let before = wrong.map_or(0, |entry| entry.head.written);
+        self.find_again(&HashSet::from([name]), before);
+    }
+
+    /// Finds the newest records with these names that were written before.
+    fn find_again(&mut self, names: &HashSet<(Kind, Key)>, before: u64) {
+        if names.is_empty() {
+            return;
+        }
+        let mut found: HashMap<_, (u64, (u64, usize))> = HashMap::new();
+        for (number, log) in &self.logs {
+            for (at, Entry { head, .. }) in log.entries.iter().enumerate() {
+                let name = (head.kind, head.key);
+                let is_newer = found.get(&name).is_none_or(|(written, _)| *written < head.written);
+                if head.written < before && is_newer && names.contains(&name) {
+                    found.insert(name, (head.written, (*number, at)));
+                }
+            }
+        }
+        self.index.extend(found.into_iter().map(|(name, (_, place))| (name, place)));
+    }
+
+    /// Whether the record there has the payload of this one.
+    fn is_same(&self, (number, at): (u64, usize), entry: &Entry) -> bool {
+        let there = self.logs.get(&number).and_then(|log| log.entries.get(at));
+        there.is_some_and(|there| there.head.hash == entry.head.hash)
     }
 
     fn append(&mut self, number: u64, entry: Entry) {
@@ -427,6 +483,12 @@ impl Known {
         }
         log.entries.push(entry);
     }
+}
+
+/// Bytes of a log at most in a cache with this limit.
+pub(crate) fn log_bytes_max(bytes_max: u64) -> u64 {
+    let usual = (bytes_max / LOGS_PER_CACHE).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX);
+    usual.max(bytes_max / LOGS_PER_LARGE_CACHE)
 }
 
 /// Nanoseconds since 1970.

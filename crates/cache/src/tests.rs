@@ -10,6 +10,8 @@ use units::{Rng, SplitMix64};
 
 use super::*;
 
+mod pins;
+
 pub(crate) mod fault {
     use std::cell::Cell;
     use std::io;
@@ -120,7 +122,12 @@ fn step(rng: &mut SplitMix64, caches: &mut [Option<Cache>], folder: &Path, model
             let (label, payload) = (random_bytes(rng, 64), random_bytes(rng, 12 << 10));
             // Before: a write that fails may have put all of it.
             model.entry((kind, key)).or_default().push(payload.clone());
-            let _ = cache.put(&owner(rng.below(3)), kind, &key, &label, &payload);
+            let owner = owner(rng.below(3));
+            let _ = match rng.below(6) {
+                0 => cache.put_pinned(&owner, kind, &key, &label, &payload),
+                1 => cache.unpin(&owner).map(|()| false),
+                _ => cache.put(&owner, kind, &key, &label, &payload),
+            };
         }
         8..12 => check(cache, model, kind, key),
         12 => {

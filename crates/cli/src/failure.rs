@@ -8,7 +8,7 @@ use connection::ConnectionError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
-4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
+4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]
@@ -121,7 +121,10 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<client::ReadError>() {
         return Some(if *error == client::ReadError::Corrupt { 3 } else { 5 });
     }
-    if error.is::<connection::TargetError>() {
+    if let Some(error) = error.downcast_ref::<client::pin::PinError>() {
+        return Some(pin_code(error));
+    }
+    if error.is::<connection::TargetError>() || error.is::<::syscalls::ProfileError>() {
         return Some(2);
     }
     if let Some(error) = error.downcast_ref::<image::ImageError>() {
@@ -156,9 +159,6 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if let Some(error) = error.downcast_ref::<coverage::CoverageError>() {
         return Some(coverage_code(error));
-    }
-    if error.is::<::syscalls::ProfileError>() {
-        return Some(2);
     }
     #[cfg(feature = "full")]
     if let Some(error) = error.downcast_ref::<::syscalls::analysis::AnalysisError>() {
@@ -242,6 +242,15 @@ fn client_code(error: &ClientError) -> u8 {
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ClientError::File { .. } => 1,
         _ => 5,
+    }
+}
+
+/// A pin that is not complete.
+fn pin_code(error: &client::pin::PinError) -> u8 {
+    match error {
+        client::pin::PinError::Client(error) => client_code(error),
+        client::pin::PinError::Budget { .. } => 7,
+        _ => 1,
     }
 }
 

@@ -10,8 +10,8 @@
 //! a server, `http` on one to a web server; `local` answers READs from a file. `storer` decodes
 //! pushes and stores them into the page cache. `block_cache` and `slab` keep blocks, `allocator`
 //! keeps page buffers, `link` has the policies that follow from the link, `hashes` fetches chunk
-//! hashes after the mount. `upload` and `admin` serve commands that need no mount; `ablation` is
-//! for measurements.
+//! hashes after the mount. `pin`, `upload` and `admin` serve commands that need no mount;
+//! `ablation` is for measurements.
 //!
 //! Every byte is checked against the image's hashes before it is used. Bytes that could not be
 //! fetched are never answered with zeros. Caches, queues, retries and soft waits are bounded.
@@ -35,6 +35,7 @@ mod link;
 mod local;
 mod open;
 mod page_parts;
+pub mod pin;
 mod remote;
 mod schedule;
 mod session;

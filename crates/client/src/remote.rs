@@ -11,7 +11,6 @@
 //! before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +27,7 @@ use units::{ImageId, Moment, RequestId};
 use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
-use crate::cached::{CachedStart, ImageCache, keep, load_proofs};
+use crate::cached::{CachedStart, ImageCache, Name, keep, load_proofs};
 use crate::command::Failure;
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
@@ -40,7 +39,7 @@ use crate::session::Session;
 use crate::shared::ConnectionHandle;
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
-const PIECE_BYTES: u64 = 256 << 10;
+pub(crate) const PIECE_BYTES: u64 = 256 << 10;
 
 /// Part of the metadata that is asked for before the superblock is known, in percent. The chunk
 /// hashes, which stand last, are 70 to 80 of a hundred.
@@ -53,16 +52,16 @@ const HEAD_BYTES_MIN: u64 = 64 << 10;
 const PIECES_MAX: usize = 16;
 
 /// The server's answer to Open.
-struct Opened {
-    image: ImageHandle,
-    id: ImageId,
-    file_bytes: u64,
-    region: Range<u64>,
+pub(crate) struct Opened {
+    pub image: ImageHandle,
+    pub id: ImageId,
+    pub file_bytes: u64,
+    pub region: Range<u64>,
 }
 
 /// What came before the answer to Open, and when.
 #[derive(Default)]
-struct Begun {
+pub(crate) struct Begun {
     /// When the server said hello.
     ready: Option<Moment>,
     /// When the first part came, and how much had been received by then.
@@ -76,12 +75,12 @@ struct Begun {
 }
 
 /// Fetches the start of an image. Offsets are those of [`Fetched::bytes`].
-struct Fetcher<'a> {
+pub(crate) struct Fetcher<'a> {
     connection: &'a mut Connection,
     image: ImageHandle,
     clock: Clock,
     until: Moment,
-    fetched: Fetched,
+    pub fetched: Fetched,
     asked: HashMap<RequestId, Range<u64>>,
     /// Where the next piece to ask for starts.
     next: u64,
@@ -100,7 +99,7 @@ pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) 
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
-    let mut known = cache.and_then(|cache| CachedStart::find(cache, remote, &config.limits));
+    let mut known = cache.and_then(|cache| CachedStart::find(cache, &Name::of(remote), &config.limits));
     let mut wire = config.connection.wire(device);
     if known.is_none() {
         wire.features |= FEATURE_START;
@@ -123,9 +122,7 @@ fn is_no(error: &ConnectionError) -> bool {
 
 /// The image that the name stood for when the server was there.
 fn without_server(known: Option<CachedStart>, config: &Config, away: ConnectionError) -> Result<Start, ClientError> {
-    let Some(metadata) = known.and_then(|known| known.metadata(&config.limits)) else { return Err(away.into()) };
-    let text = format!("warning: {away}; starting image {} from the device cache\n", metadata.id());
-    let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    let Some(metadata) = CachedStart::alone(known, &away, &config.limits) else { return Err(away.into()) };
     metadata.expect_proofs(true);
     Ok(Start { metadata, ready: None, hashes: None, answers: None })
 }
@@ -152,12 +149,13 @@ fn ask(
     let is_kept = kept.is_some();
     let fetched = kept.map_or_else(|| begun.assemble(&opened), |known| known.fetched);
     let (metadata, hashes, bytes) = fetch(&mut connection, &opened, fetched, remote, config, clock)?;
-    if let Some(error) = cache.and_then(|cache| keep(cache, remote, opened.id, &bytes, is_kept).err()) {
-        let text = format!(
-            "warning: the start of {}/{} is not kept in the device cache: {error}\n",
-            remote.server, remote.image
-        );
-        let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    let fetched = Fetched { bytes, region: opened.region.clone(), file_bytes: opened.file_bytes };
+    if is_kept {
+        // Blocks of a pinned image came without proofs, and their hashes are here.
+        let _ = metadata.load_block_hashes(&fetched);
+    }
+    if let Some(cache) = cache {
+        keep(cache, &Name::of(remote), opened.id, &fetched.bytes, is_kept);
     }
     let received_bytes = connection.machine.traffic().bytes_received - before;
     let answers = FirstAnswers { round_trip, elapsed: clock.now().since(began) + more, received_bytes };
@@ -208,7 +206,7 @@ fn run(
     Ok(session)
 }
 
-fn open_image(
+pub(crate) fn open_image(
     connection: &mut Connection,
     remote: &Remote,
     config: &Config,
@@ -320,7 +318,7 @@ fn fetch(
         false if next > SUPERBLOCK_BYTES => next,
         false => whole.min(head_bytes(whole)),
     };
-    let mut fetcher = Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next };
+    let mut fetcher = Fetcher::new(connection, opened.image, (clock, until), fetched);
     fetcher.fetch(SUPERBLOCK_BYTES, head)?;
     let mut start = [0; SUPERBLOCK_BYTES as usize];
     start.copy_from_slice(&fetcher.fetched.bytes[..SUPERBLOCK_BYTES as usize]);
@@ -351,7 +349,7 @@ fn fetch(
 }
 
 /// Checks the server's answer to Open against the image itself.
-fn check_promise(opened: &Opened, superblock: &Superblock, remote: &Remote) -> Result<(), ClientError> {
+pub(crate) fn check_promise(opened: &Opened, superblock: &Superblock, remote: &Remote) -> Result<(), ClientError> {
     let contradiction =
         |what, expected, found| ClientError::Contradiction { server: remote.server.clone(), what, expected, found };
     if superblock.id != opened.id {
@@ -364,9 +362,20 @@ fn check_promise(opened: &Opened, superblock: &Superblock, remote: &Remote) -> R
     Ok(())
 }
 
-impl Fetcher<'_> {
+impl<'a> Fetcher<'a> {
+    /// Goes on behind what was fetched, until `until`.
+    pub fn new(
+        connection: &'a mut Connection,
+        image: ImageHandle,
+        (clock, until): (Clock, Moment),
+        fetched: Fetched,
+    ) -> Fetcher<'a> {
+        let next = fetched.bytes.len() as u64;
+        Fetcher { connection, image, clock, until, fetched, asked: HashMap::new(), next }
+    }
+
     /// Asks for everything up to `end`, and returns once everything up to `needed` is here.
-    fn fetch(&mut self, needed: u64, end: u64) -> Result<(), ClientError> {
+    pub fn fetch(&mut self, needed: u64, end: u64) -> Result<(), ClientError> {
         if (self.fetched.bytes.len() as u64) < end {
             self.fetched.bytes.resize(end as usize, 0);
         }

@@ -125,7 +125,7 @@ pub fn upload(
 }
 
 /// Whether the server may be there again soon. One that was never there is told at once.
-fn is_worth_another_try(error: &ClientError, greeted: bool) -> bool {
+pub(crate) fn is_worth_another_try(error: &ClientError, greeted: bool) -> bool {
     use ConnectionError::{Connect, Lost, NoAnswer, NoGreeting, Refused, Wire};
     let ClientError::Connection(error) = error else { return false };
     match error {

@@ -1,6 +1,7 @@
 //! The machine that our programs run on: blocking, forwarding and waiting for signals
 //! ([`signals`]), ending as another program did ([`exit`]), copies of a process ([`fork`]), opening
-//! files ([`file`]), private mounts ([`mounts`]), and returning memory to the system ([`memory`]).
+//! files ([`file`]), private mounts ([`mounts`]), returning memory to the system ([`memory`]), and
+//! work that nobody waits for ([`priority`]).
 #![cfg(target_os = "linux")]
 
 pub mod exit;
@@ -8,6 +9,7 @@ pub mod file;
 pub mod fork;
 pub mod memory;
 pub mod mounts;
+pub mod priority;
 pub mod signals;
 
 pub use exit::Exit;

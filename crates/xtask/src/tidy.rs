@@ -57,6 +57,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/host/src/signals/witness.rs",
     "crates/host/tests/signals.rs",
     "crates/launch/src/fiemap.rs",
+    "crates/host/src/priority.rs",
     "crates/launch/src/priority.rs",
     "crates/preload/src/reads/calls.rs",
     "crates/preload/src/reads/exports.rs",

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::cache::{Cache, Status};
+use ::cache::Cache;
 use anyhow::Context;
 use clap::Subcommand;
+use client::pin::{PinnedImage, pinned_images};
 
-use crate::command::caching::{self, CachePlace};
-use crate::failure;
+use crate::command::caching;
+use crate::command::pin::{self, PinArgs};
 use crate::progress::{self, counted, human};
 
-/// The device cache: what it holds, whether it is whole, empty it
+/// The device cache: what it holds, whether it is whole, empty it, keep an image in it
 #[derive(clap::Args)]
 pub struct Args {
     /// The folder (default: that of `run` and `mount`; also: RUNNEL_CACHE)
@@ -22,9 +23,9 @@ pub struct Args {
     action: Option<Action>,
 }
 
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Subcommand)]
 enum Action {
-    /// How much it holds, and what was written to it so far (the default)
+    /// How much it holds, what is pinned, and what was written to it so far (the default)
     Status {
         /// As JSON
         #[arg(long)]
@@ -32,16 +33,28 @@ enum Action {
     },
     /// Read all of it; what is damaged is fetched again when it is needed
     Verify,
-    /// Remove all that no running program writes
+    /// Remove all that is not pinned and that no running program writes
     Prune,
+    /// As `runnel pin`
+    Pin(Box<PinArgs>),
+    /// Keep an image no longer than others
+    Unpin {
+        /// What was pinned: runnel://host[:port]/name[:tag], or runnel://host/@ID
+        target: String,
+    },
 }
 
 /// Opens the cache and looks at it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let action = match args.action {
+        Some(Action::Pin(image)) => return pin::pin(&image, args.cache.as_deref()),
+        action => action.unwrap_or(Action::Status { json: false }),
+    };
     let place = caching::place(args.cache.as_deref(), None)?;
-    let (cache, folder) = open(&place)?;
-    match args.action.unwrap_or(Action::Status { json: false }) {
-        Action::Status { json } => show(&folder, &cache.status()?, place.bytes, json)?,
+    let folder = place.folder()?;
+    let cache = open(folder, place.is_chosen)?;
+    match action {
+        Action::Status { json } => show(folder, &cache, place.bytes, json)?,
         Action::Verify => {
             let (good, damaged) = cache.verify();
             progress::line(format_args!("{}, {damaged} damaged", counted(good as u64, "record")))?;
@@ -52,41 +65,41 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             cache.clear()?;
             progress::line(format_args!("{} removed", human(before.saturating_sub(cache.status()?.bytes))))?;
         }
+        Action::Unpin { target } => return pin::unpin(&cache, &target),
+        Action::Pin(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the cache, as large as it is.
-fn open(place: &CachePlace) -> anyhow::Result<(Cache, PathBuf)> {
-    let Some(folder) = place.folder.clone() else {
-        return Err(failure::usage(match place.is_chosen {
-            true => "there is no device cache: `none` was chosen\nhint: name a folder: --cache DIR",
-            false => {
-                "there is no device cache: neither XDG_CACHE_HOME nor HOME is an absolute path\nhint: name a folder: \
-                 --cache DIR"
-            }
-        }));
-    };
+/// Opens the cache, as large as it is. A folder that was chosen and is not there is not made.
+fn open(folder: &Path, is_chosen: bool) -> anyhow::Result<Cache> {
     let named = || folder.display().to_string();
-    if place.is_chosen {
-        // One that is not there is not made.
-        std::fs::read_dir(&folder).with_context(named)?;
+    if is_chosen {
+        std::fs::read_dir(folder).with_context(named)?;
     }
-    let cache = Cache::open(&folder, Some(u64::MAX)).with_context(named)?;
-    Ok((cache, folder))
+    Cache::open(folder, Some(u64::MAX)).with_context(named)
 }
 
-fn show(folder: &Path, status: &Status, chosen: Option<u64>, json: bool) -> anyhow::Result<()> {
+fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow::Result<()> {
+    let (status, pins) = (cache.status()?, pinned_images(cache));
     let limit = Cache::limit(folder, chosen);
     if json {
+        let pin = |pin: &PinnedImage| {
+            serde_json::json!({
+                "target": pin.target, "id": pin.id.to_string(), "bytes": pin.bytes,
+                "pinned_bytes": pin.pinned_bytes, "complete": pin.is_complete,
+            })
+        };
         let fields = serde_json::json!({
             "folder": folder.display().to_string(),
             "bytes": status.bytes,
             "bytes_max": limit.as_ref().ok(),
+            "pinned_bytes": cache.pinned_bytes()?,
             "payload_bytes": status.payload_bytes,
             "records": status.records,
             "logs": status.logs,
             "written_bytes": status.written_bytes,
+            "pins": pins.iter().map(pin).collect::<Vec<_>>(),
         });
         return progress::line(format_args!("{fields}"));
     }
@@ -101,5 +114,13 @@ fn show(folder: &Path, status: &Status, chosen: Option<u64>, json: bool) -> anyh
         human(status.payload_bytes),
         counted(status.records as u64, "record")
     ))?;
-    progress::line(format_args!("written   {} since it was made", human(status.written_bytes)))
+    progress::line(format_args!("written   {} since it was made", human(status.written_bytes)))?;
+    for pin in pins {
+        let name = if pin.target.is_empty() { format!("image {}", pin.id) } else { pin.target };
+        match pin.is_complete {
+            true => outln!("pinned    {name}: {}", human(pin.pinned_bytes)),
+            false => outln!("pinned    {name}: {} so far, of {}", human(pin.pinned_bytes), human(pin.bytes)),
+        }
+    }
+    Ok(())
 }

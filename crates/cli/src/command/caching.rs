@@ -9,6 +9,7 @@ use connection::Target;
 
 use crate::command::volume::size;
 use crate::config::DeviceConfig;
+use crate::failure;
 
 /// Variable that names the folder, for commands without `--cache`.
 const VARIABLE: &str = "RUNNEL_CACHE";
@@ -103,6 +104,19 @@ fn default_folder(is_root: bool, variable: impl Fn(&str) -> Option<std::ffi::OsS
 }
 
 impl CachePlace {
+    /// The folder, for who needs one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn folder(&self) -> anyhow::Result<&Path> {
+        let why = match self.is_chosen {
+            true => "`none` was chosen",
+            false => "neither XDG_CACHE_HOME nor HOME is an absolute path",
+        };
+        let none = || failure::usage(format!("there is no device cache: {why}\nhint: name a folder: --cache DIR"));
+        self.folder.as_deref().ok_or_else(none)
+    }
+
     /// Opens the cache. One that cannot be used is left out, since programs run without it; whoever
     /// chose its folder is told.
     pub fn open(&self) -> Option<Arc<Cache>> {

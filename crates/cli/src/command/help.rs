@@ -63,7 +63,14 @@ pub const JOBS: &[Job] = &[
                     "runnel run app.rnl --data runnel://server/volume/data=/srv/data -- app",
                 ],
             ),
-            ("cache", &["runnel cache", "runnel cache prune --cache /srv/cache"]),
+            (
+                "pin",
+                &["runnel pin runnel://server/python", "runnel pin --rate 64k --budget 500m runnel://server/app:2.1"],
+            ),
+            (
+                "cache",
+                &["runnel cache", "runnel cache prune --cache /srv/cache", "runnel cache unpin runnel://server/python"],
+            ),
             ("enter", &["runnel enter /opt/app -- /bin/sh"]),
             ("redirect", &["runnel redirect -c redirect.toml", "runnel redirect -c redirect.toml --stop"]),
             ("status", &["runnel status /opt/app", "runnel status --json runnel://server"]),

@@ -23,6 +23,7 @@ pub mod ls;
 pub mod mount;
 #[cfg(feature = "full")]
 pub mod pack;
+pub mod pin;
 pub mod plans;
 pub mod profile;
 pub mod push;

@@ -17,6 +17,7 @@ mod kernel;
 mod launch;
 mod launchd;
 mod locks;
+mod pinned;
 mod plans;
 mod profiles;
 mod record;

@@ -1,6 +1,8 @@
 //! The start of an image from the cache: which image a name stood for, and its metadata.
 
-use std::sync::Arc;
+use std::fmt::Display;
+use std::io::Write;
+use std::ops::Range;
 
 use cache::{Cache, Key, Kind, Owner, PAYLOAD_BYTES_MAX};
 use connection::{ImageName, Remote};
@@ -17,6 +19,15 @@ const METADATA_BYTES_MAX: usize = 8 * PAYLOAD_BYTES_MAX;
 /// Names belong to no image.
 const NAMES: Owner = Owner([0; 32]);
 
+/// What stands for an image.
+pub(crate) struct Name {
+    /// Unless it is the id.
+    key: Option<Key>,
+    id: Option<ImageId>,
+    /// For messages.
+    text: String,
+}
+
 /// What is known of an image before a server is asked.
 pub(crate) struct CachedStart {
     pub id: ImageId,
@@ -24,15 +35,33 @@ pub(crate) struct CachedStart {
     pub fetched: Fetched,
 }
 
+impl Name {
+    /// An image of a server.
+    pub fn of(remote: &Remote) -> Name {
+        let text = format!("{}/{}", remote.server, remote.image);
+        match &remote.image {
+            ImageName::Id(id) => Name { key: None, id: Some(*id), text },
+            name => {
+                let key = hashed(&[b"name", remote.server.to_string().as_bytes(), b"\0", name.to_string().as_bytes()]);
+                Name { key: Some(key), id: None, text }
+            }
+        }
+    }
+
+    /// Its key, unless it is an id.
+    pub fn key(&self) -> Option<Key> {
+        self.key
+    }
+}
+
 impl CachedStart {
     /// The image that a name stood for when a server was asked last.
-    pub fn find(cache: &Cache, remote: &Remote, limits: &Limits) -> Option<CachedStart> {
-        let id = match &remote.image {
-            ImageName::Id(id) => *id,
-            _ => ImageId(cache.read(Kind::Name, &name_key(remote))?.try_into().ok()?),
-        };
+    pub fn find(cache: &Cache, name: &Name, limits: &Limits) -> Option<CachedStart> {
+        let read = |key| Some(ImageId(cache.read(Kind::Name, &key)?.try_into().ok()?));
+        let id = name.id.or_else(|| read(name.key?))?;
         let mut bytes = Vec::new();
-        while bytes.len() <= METADATA_BYTES_MAX {
+        // Of a pinned image there may be more than others may keep.
+        while bytes.len() as u64 <= limits.metadata_bytes_max.saturating_add(SUPERBLOCK_BYTES) {
             let part = cache.read(Kind::Metadata, &part_key(&id, bytes.len()))?;
             let is_last = part.len() < PAYLOAD_BYTES_MAX;
             bytes.extend_from_slice(&part);
@@ -45,32 +74,41 @@ impl CachedStart {
         (superblock.id == id).then_some(CachedStart { id, fetched })
     }
 
-    /// The metadata, verified.
+    /// The metadata, verified, with those hashes that were kept, as those of a pinned image are.
     pub fn metadata(&self, limits: &Limits) -> Option<Metadata> {
-        Metadata::open_early(&self.fetched, limits).ok()
+        let metadata = Metadata::open_early(&self.fetched, limits).ok()?;
+        // Else they come with proofs.
+        let _ = metadata.load_block_hashes(&self.fetched);
+        let _ = metadata.load_chunk_hashes(&self.fetched);
+        Some(metadata)
+    }
+
+    /// The same without a server, which is told in one line.
+    pub fn alone(known: Option<CachedStart>, away: &dyn Display, limits: &Limits) -> Option<Metadata> {
+        let metadata = known?.metadata(limits)?;
+        let text = format!("warning: {away}; starting image {} from the device cache\n", metadata.id());
+        let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+        Some(metadata)
     }
 }
 
-/// Keeps what a name stands for, and the start of the image unless that is there.
-pub(crate) fn keep(
-    cache: &Arc<Cache>,
-    remote: &Remote,
-    id: ImageId,
-    bytes: &[u8],
-    is_kept: bool,
-) -> std::io::Result<()> {
+/// Keeps what a name stands for, and the start of the image unless that is there. Says so if that
+/// fails.
+pub(crate) fn keep(cache: &Cache, name: &Name, id: ImageId, bytes: &[u8], is_kept: bool) {
+    if let Err(error) = try_keep(cache, name, id, bytes, is_kept) {
+        let text = format!("warning: the start of {} is not kept in the device cache: {error}\n", name.text);
+        let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+    }
+}
+
+fn try_keep(cache: &Cache, name: &Name, id: ImageId, bytes: &[u8], is_kept: bool) -> std::io::Result<()> {
     let owner = Owner(id.0);
     if bytes.len() <= METADATA_BYTES_MAX && !is_kept {
-        // An empty part ends metadata whose last part is full.
-        let ends_full = bytes.len().is_multiple_of(PAYLOAD_BYTES_MAX);
-        let parts = bytes.chunks(PAYLOAD_BYTES_MAX).chain(ends_full.then_some(&[][..]));
-        for (at, part) in (0..).step_by(PAYLOAD_BYTES_MAX).zip(parts) {
-            cache.put(&owner, Kind::Metadata, &part_key(&id, at), &[], part)?;
+        for part in metadata_parts(bytes.len()) {
+            cache.put(&owner, Kind::Metadata, &part_key(&id, part.start), &[], &bytes[part])?;
         }
     }
-    let key = name_key(remote);
-    let is_name = !matches!(remote.image, ImageName::Id(_));
-    if is_name && cache.read(Kind::Name, &key).as_deref() != Some(&id.0[..]) {
+    if let Some(key) = name.key.filter(|key| cache.read(Kind::Name, key).as_deref() != Some(&id.0[..])) {
         cache.put(&NAMES, Kind::Name, &key, &[], &id.0)?;
     }
     Ok(())
@@ -85,20 +123,26 @@ pub(super) fn actions(image: &ImageCache, id: ImageId) -> Option<ActionSet> {
 /// Loads the proofs of chunk hashes that came before.
 pub(crate) fn load_proofs(image: &ImageCache, metadata: &Metadata) {
     for found in image.cache.records(&image.owner, Kind::Proof) {
-        if let Some(proof) = image.cache.read(Kind::Proof, &found.key)
+        while let Some(proof) = image.cache.read(Kind::Proof, &found.key)
             && metadata.load_proof(&proof).is_err()
         {
-            // Pages whose hashes are not there are fetched again, with a proof.
+            // One that was put before counts then. Pages whose hashes are not there are fetched
+            // again, with a proof.
             image.cache.forget(Kind::Proof, &found.key);
         }
     }
 }
 
-fn name_key(remote: &Remote) -> Key {
-    hashed(&[b"name", remote.server.to_string().as_bytes(), b"\0", remote.image.to_string().as_bytes()])
+/// The parts that so many bytes of metadata are kept in; an empty one ends them if the last one is
+/// full.
+pub(crate) fn metadata_parts(bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..=bytes / PAYLOAD_BYTES_MAX).map(move |part| {
+        let start = part * PAYLOAD_BYTES_MAX;
+        start..bytes.min(start + PAYLOAD_BYTES_MAX)
+    })
 }
 
-fn part_key(id: &ImageId, at: usize) -> Key {
+pub(crate) fn part_key(id: &ImageId, at: usize) -> Key {
     hashed(&[b"metadata", &id.0, &(at as u64).to_le_bytes()])
 }
 

@@ -19,33 +19,37 @@ use super::{HANG, plain, read_page};
 use crate::{Config, Counters, Granularity, Session};
 
 /// A server with an image, and a device with a cache.
-struct Device {
-    tree: Arc<Tree>,
-    rig: Option<Rig>,
-    address: SocketAddr,
+pub(super) struct Device {
+    pub tree: Arc<Tree>,
+    pub rig: Option<Rig>,
+    pub address: SocketAddr,
     folder: tempfile::TempDir,
     token: u128,
 }
 
 impl Device {
     fn new() -> Device {
-        let tree = Arc::new(Tree::plain());
+        Device::with(Tree::plain())
+    }
+
+    pub fn with(tree: Tree) -> Device {
+        let tree = Arc::new(tree);
         let store = Memory::new();
         store.put_atomic("app.rnl", &tree.bytes).unwrap();
         let rig = Rig::start(&store);
         Device { tree, address: rig.address, rig: Some(rig), folder: tempfile::tempdir().unwrap(), token: 1 << 80 }
     }
 
-    fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.folder.path().join("cache")
     }
 
-    fn cache(&self) -> Arc<Cache> {
+    pub fn cache(&self) -> Arc<Cache> {
         Arc::new(Cache::open(&self.folder(), Some(4 << 20)).unwrap())
     }
 
     /// Runs the program once, in a process of its own with a cold page cache.
-    fn run(&mut self, config: Config) -> Counters {
+    pub fn run(&mut self, config: Config) -> Counters {
         self.token += 1;
         let cache = self.cache();
         let (session, sink) = open_at(self.address, config, Some(&cache)).unwrap();
@@ -59,7 +63,7 @@ impl Device {
 
 /// Ends a session when all that came is written. An end that waits no longer than a user would is
 /// too short for a test on a busy machine.
-fn end(session: Arc<Session>, cache: Arc<Cache>) {
+pub(super) fn end(session: Arc<Session>, cache: Arc<Cache>) {
     let began = Instant::now();
     let wait_until = |is_so: &dyn Fn() -> bool| {
         while !is_so() {
@@ -74,12 +78,12 @@ fn end(session: Arc<Session>, cache: Arc<Cache>) {
 }
 
 /// Each page is asked for by itself, as over a thin link.
-fn pages() -> Config {
+pub(super) fn pages() -> Config {
     Config { granularity: Granularity::Page, connections: 2, ..Config::default() }
 }
 
 /// The same without a server for long.
-fn soft(config: Config) -> Config {
+pub(super) fn soft(config: Config) -> Config {
     let mut config = Config { waiting: Waiting::Soft(Duration::from_millis(100)), ..config };
     config.connection.open_deadline = Duration::from_secs(1);
     config

@@ -14,6 +14,7 @@ mod hostile;
 mod http;
 mod loss;
 mod open;
+mod pin;
 mod proofs;
 mod push;
 mod real_server;

@@ -1,0 +1,306 @@
+//! A pin on one connection.
+
+use std::collections::VecDeque;
+use std::io;
+
+use cache::{Kind, Owner};
+use connection::{Connection, ConnectionError, Dialer, answer_time, random_number};
+use image::{Metadata, Superblock};
+use units::{BlockId, ImageId, Moment, RequestId, Token};
+use wire::format::{FEATURE_PROOFS, FEATURE_START};
+use wire::{ClientConfig, ClientEvent, ImageHandle, Reply, Request};
+
+use super::pinned::{Pinned, label_of};
+use super::{News, Overall, PinError, Progress};
+use crate::cached::{CachedStart, Name, metadata_parts};
+use crate::error::ClientError;
+use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
+use crate::remote::{Begun, Fetcher, Opened, PIECE_BYTES, check_promise, open_image};
+
+/// Bytes of blocks under way together: enough for a far link that is not thin.
+const UNDER_WAY_BYTES: u64 = 512 << 10;
+
+/// What a request and the head of its answer take on the link, and what opening an image takes
+/// beside its metadata.
+const REQUEST_BYTES: u64 = 128;
+const OPENING_BYTES: u64 = 4096;
+
+/// One connection.
+pub(super) struct Attempt<'a, 'b> {
+    connection: Connection,
+    /// Bytes of it that were counted.
+    counted: u64,
+    overall: &'a mut Overall<'b>,
+}
+
+/// Blocks that are missing, and those under way.
+struct Missing {
+    blocks: VecDeque<BlockId>,
+    asked: VecDeque<(RequestId, BlockId)>,
+    asked_bytes: u64,
+}
+
+impl<'a, 'b> Attempt<'a, 'b> {
+    pub fn run(overall: &'a mut Overall<'b>, dialer: &Dialer) -> Result<ImageId, PinError> {
+        if overall.pin.stop.is_wanted() {
+            return Err(PinError::Stopped);
+        }
+        overall.allowance.need(OPENING_BYTES, 0, overall.missing())?;
+        let connecting = &overall.pin.config.connection;
+        let wire = connecting.wire(random_number().map_err(ClientError::from)?);
+        // Hashes of blocks come with the metadata, and nothing is to be pushed.
+        let features = wire.features & !(FEATURE_PROOFS | FEATURE_START);
+        let wire = ClientConfig { push_bytes_max: 0, features, ..wire };
+        let connection = Connection::connect(dialer, wire, overall.clock, connecting.open_deadline);
+        let connection = connection.map_err(ClientError::from)?;
+        let mut attempt = Attempt { connection, counted: 0, overall };
+        let outcome = attempt.fetch_all();
+        attempt.count();
+        outcome
+    }
+
+    fn fetch_all(&mut self) -> Result<ImageId, PinError> {
+        let (pin, cache, clock) = (self.overall.pin, self.overall.cache, self.overall.clock);
+        let opened = open_image(&mut self.connection, pin.remote, pin.config, clock, &mut Begun::default())?;
+        self.overall.greeted = true;
+        let (metadata, bytes) = self.metadata(&opened)?;
+        let pinned = Pinned { cache, owner: Owner(opened.id.0), metadata: &metadata };
+        let missing = self.missing(&pinned, &bytes)?;
+        pinned.mark(pin.target, &self.overall.progress, false)?;
+        pinned.keep_metadata(&bytes)?;
+        self.fetch_blocks(&pinned, opened.image, missing)?;
+        // What is said to be complete is complete after a power cut, too.
+        cache.sync_pinned(&pinned.owner)?;
+        pinned.mark(pin.target, &self.overall.progress, true)?;
+        if let Some(key) = Name::of(pin.remote).key() {
+            pinned.put(Kind::Name, &key, &[], &opened.id.0)?;
+        }
+        cache.sync_pinned(&pinned.owner)?;
+        // An older version of the name has had its time.
+        for other in cache.pins() {
+            if *other.label == *label_of(pin.target) && other.owner != pinned.owner {
+                cache.unpin(&other.owner)?;
+            }
+        }
+        Ok(opened.id)
+    }
+
+    /// The metadata as far as a mount needs it, and the hashes of all blocks.
+    fn metadata(&mut self, opened: &Opened) -> Result<(Metadata, Vec<u8>), PinError> {
+        let (pin, clock) = (self.overall.pin, self.overall.clock);
+        let limits = &pin.config.limits;
+        let failed =
+            |source| ClientError::Image { name: format!("{}/{}", pin.remote.server, pin.remote.image), source };
+        let kept =
+            CachedStart::find(self.overall.cache, &Name::of(pin.remote), limits).filter(|kept| kept.id == opened.id);
+        let none = || Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
+        let mut fetched = kept.map_or_else(none, |kept| kept.fetched);
+        self.fetch(opened, &mut fetched, SUPERBLOCK_BYTES)?;
+        let start = fetched.bytes.first_chunk().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        let superblock = Superblock::parse(start, limits).map_err(failed)?;
+        check_promise(opened, &superblock, pin.remote)?;
+        let end = block_hashes_end(&superblock);
+        let mut at = fetched.bytes.len() as u64;
+        while at < end {
+            at = end.min(at + PIECE_BYTES);
+            self.fetch(opened, &mut fetched, at)?;
+        }
+        let metadata = Metadata::open_early(&fetched, limits).map_err(failed)?;
+        metadata.load_block_hashes(&fetched).map_err(failed)?;
+        self.overall.moved = clock.now();
+        Ok((metadata, fetched.bytes))
+    }
+
+    /// Fetches the start of the image up to there.
+    fn fetch(&mut self, opened: &Opened, fetched: &mut Fetched, end: u64) -> Result<(), PinError> {
+        let next = fetched.bytes.len() as u64;
+        if next >= end {
+            return Ok(());
+        }
+        self.wait_for(end - next + REQUEST_BYTES, 0)?;
+        let clock = self.overall.clock;
+        let until = clock.now().after(answer_time(self.overall.pin.config.connection.open_deadline, end - next));
+        let none = Fetched { bytes: Vec::new(), region: fetched.region.clone(), file_bytes: fetched.file_bytes };
+        let begun = std::mem::replace(fetched, none);
+        let mut fetcher = Fetcher::new(&mut self.connection, opened.image, (clock, until), begun);
+        fetcher.fetch(end, end)?;
+        *fetched = fetcher.fetched;
+        self.count();
+        Ok(())
+    }
+
+    /// Finds what is missing; all of it must fit into the cache. What an earlier run left there is
+    /// pinned without the server.
+    fn missing(&mut self, pinned: &Pinned<'_>, metadata: &[u8]) -> Result<Missing, PinError> {
+        let mut blocks = Vec::new();
+        let mut sizes: Vec<_> = metadata_parts(metadata.len()).map(|part| part.len()).collect();
+        let transferred_bytes = self.overall.progress.transferred_bytes;
+        let mut progress = Progress { transferred_bytes, ..Progress::default() };
+        let there = pinned.cache.pinned_keys(&pinned.owner, Kind::Block);
+        for block in pinned.blocks() {
+            let Some(entry) = pinned.metadata.block(block) else { continue };
+            let stored = u64::from(entry.stored_bytes);
+            sizes.push(entry.stored_bytes as usize);
+            progress.blocks += 1;
+            progress.bytes += stored;
+            if pinned.has(&there, block) {
+                progress.blocks_present += 1;
+                progress.pinned_bytes += stored;
+            } else {
+                blocks.push((block, stored));
+            }
+        }
+        if self.overall.progress.blocks > 0 {
+            // Of the first attempt.
+            progress.blocks_present = self.overall.progress.blocks_present;
+        }
+        let room = pinned.cache.pin_room(&pinned.owner, &sizes)?;
+        if room.needed > room.free {
+            let (needed, max) = (room.needed, room.max);
+            return Err(PinError::TooLarge { needed, pinned: max.saturating_sub(room.free), max });
+        }
+        self.overall.progress = progress;
+        let mut missing = Missing { blocks: VecDeque::new(), asked: VecDeque::new(), asked_bytes: 0 };
+        for (block, stored) in blocks {
+            match pinned.kept(block) {
+                Some(bytes) => {
+                    pinned.put_block(block, &bytes)?;
+                    self.overall.progress.pinned_bytes += stored;
+                }
+                None => missing.blocks.push_back(block),
+            }
+            if self.overall.pin.stop.is_wanted() {
+                return Err(PinError::Stopped);
+            }
+        }
+        (self.overall.tell)(News::Progress(self.overall.progress));
+        Ok(missing)
+    }
+
+    fn fetch_blocks(&mut self, pinned: &Pinned<'_>, image: ImageHandle, mut missing: Missing) -> Result<(), PinError> {
+        let token = Token(random_number().map_err(ClientError::from)?);
+        loop {
+            self.ask(pinned, image, token, &mut missing)?;
+            if missing.asked.is_empty() {
+                return Ok(());
+            }
+            let server = self.connection.server.clone();
+            match self.event(Moment(u64::MAX))? {
+                ClientEvent::Reply { request, reply } => {
+                    let Some(at) = missing.asked.iter().position(|(asked, _)| *asked == request) else { continue };
+                    let Some((_, block)) = missing.asked.remove(at) else { continue };
+                    let reply = self.connection.accept(reply).map_err(ClientError::from)?;
+                    let Reply::Block { bytes, .. } = reply else { continue };
+                    let verified = pinned.metadata.verify_block(block, &bytes);
+                    verified.map_err(|source| ClientError::Image { name: server.to_string(), source })?;
+                    pinned.put_block(block, &bytes)?;
+                    missing.asked_bytes -= bytes.len() as u64;
+                    self.overall.moved = self.overall.clock.now();
+                    self.overall.progress.pinned_bytes += bytes.len() as u64;
+                    self.count();
+                    (self.overall.tell)(News::Progress(self.overall.progress));
+                }
+                ClientEvent::Expired { .. } => {
+                    let waited = self.overall.pin.config.connection.answer_deadline;
+                    return Err(ClientError::from(ConnectionError::NoAnswer { server, waited }).into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Requests blocks, as many as may be under way.
+    fn ask(
+        &mut self,
+        pinned: &Pinned<'_>,
+        image: ImageHandle,
+        token: Token,
+        missing: &mut Missing,
+    ) -> Result<(), PinError> {
+        while let Some(block) = missing.blocks.front().copied() {
+            let (Some(page), Some(entry)) = (pinned.page_of(block), pinned.metadata.block(block)) else {
+                missing.blocks.pop_front();
+                continue;
+            };
+            let stored = u64::from(entry.stored_bytes);
+            if !missing.asked.is_empty() && missing.asked_bytes + stored > UNDER_WAY_BYTES {
+                return Ok(());
+            }
+            let clock = self.overall.clock;
+            if !missing.asked.is_empty() && self.overall.allowance.ready(clock.now()) > clock.now() {
+                // What is under way is written first.
+                return Ok(());
+            }
+            match self.wait_for(stored + REQUEST_BYTES, missing.asked_bytes) {
+                // So is what was paid for.
+                Err(PinError::Budget { .. }) if !missing.asked.is_empty() => return Ok(()),
+                other => other?,
+            }
+            let ask = Request::PullBlock { image, token, page, block, force: true, speculative: true };
+            let time = answer_time(self.overall.pin.config.connection.answer_deadline, missing.asked_bytes + stored);
+            let request = self.connection.machine.request_until(clock.now(), ask, clock.now().after(time));
+            let request = request.map_err(|why| ClientError::from(self.connection.refused(why)))?;
+            missing.blocks.pop_front();
+            missing.asked.push_back((request, block));
+            missing.asked_bytes += stored;
+        }
+        Ok(())
+    }
+
+    /// Waits until so many bytes may be requested. `under_way`: bytes that were, and did not come.
+    fn wait_for(&mut self, bytes: u64, under_way: u64) -> Result<(), PinError> {
+        let missing = self.overall.missing();
+        self.count();
+        self.overall.allowance.need(bytes, under_way, missing)?;
+        let clock = self.overall.clock;
+        let ready = self.overall.allowance.ready(clock.now());
+        while clock.now() < ready {
+            // Nothing is under way, but the protocol has its own deadlines.
+            self.turn(ready)?;
+            if let Some(ClientEvent::Closed(error)) = self.connection.machine.poll_event() {
+                return Err(ClientError::from(self.connection.explain(error)).into());
+            }
+        }
+        self.overall.allowance.requested(clock.now(), bytes);
+        Ok(())
+    }
+
+    fn event(&mut self, until: Moment) -> Result<ClientEvent, PinError> {
+        loop {
+            match self.connection.machine.poll_event() {
+                Some(ClientEvent::Closed(error)) => {
+                    return Err(ClientError::from(self.connection.explain(error)).into());
+                }
+                Some(event) => return Ok(event),
+                None => self.turn(until)?,
+            }
+        }
+    }
+
+    fn turn(&mut self, until: Moment) -> Result<(), PinError> {
+        let stop = self.overall.pin.stop;
+        self.connection.turn(Some(&stop.waker), until);
+        if stop.is_wanted() { Err(PinError::Stopped) } else { Ok(()) }
+    }
+
+    /// Counts what was transferred since the last call.
+    fn count(&mut self) {
+        let traffic = self.connection.machine.traffic();
+        let all = traffic.bytes_received + traffic.bytes_sent;
+        let more = all.saturating_sub(self.counted);
+        self.counted = all;
+        self.overall.progress.transferred_bytes += more;
+        self.overall.allowance.used(more);
+    }
+}
+
+/// Where the hashes of blocks end, in [`Fetched::bytes`]: they follow what a mount needs.
+fn block_hashes_end(superblock: &Superblock) -> u64 {
+    let region = superblock.metadata_region();
+    let needed = superblock
+        .sections
+        .iter()
+        .filter(|section| !section.optional && section.kind != image::format::SECTION_CHUNK_HASHES);
+    let end = needed.map(|section| section.offset + section.stored_bytes).max().unwrap_or(region.start);
+    SUPERBLOCK_BYTES + end.clamp(region.start, region.end) - region.start
+}
