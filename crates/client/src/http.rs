@@ -6,7 +6,8 @@
 //! identifies the file: when the server's ETag, date or length changes, the superblock is read
 //! again. If it is another image now, READs fail until the old one is back. Connections that the
 //! server closes while they are idle are made anew. A server that is away is tried again with
-//! growing pauses, as one of ours.
+//! growing pauses, as one of ours. The device cache keeps blocks as it does those of our servers,
+//! and learns which of them a program uses.
 
 mod exchange;
 
@@ -17,10 +18,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use cache::Cache;
 use connection::{BackOff, Clock, Dialer, HttpFile, answer_time, random_number, spawn};
 use image::{ImageError, Metadata, Superblock};
 use units::BlockId;
 
+use crate::cached::{CachedStart, ImageCache, Name, keep};
 use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
@@ -68,12 +71,18 @@ enum Ended {
     Lost,
 }
 
-pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, ClientError> {
+/// How a session starts: without a connection if the server is away and the cache has the image.
+struct Start {
+    metadata: Metadata,
+    ready: Option<(Exchange, Edition)>,
+}
+
+pub(crate) fn open(file: &HttpFile, config: Config, cache: Option<&Arc<Cache>>) -> Result<Arc<Session>, ClientError> {
     // A web server knows no pages, and pushes nothing.
     let mut config = Config { granularity: Granularity::Block, ..config };
     config.connection.push = false;
     let dialer = Dialer::new(&file.server, &config.connection.trust)?;
-    let (exchange, edition, metadata) = fetch(&dialer, file, &config)?;
+    let Start { metadata, ready } = start(&dialer, file, &config, cache)?;
     let seed = random_number()?;
     let mut handles = Vec::new();
     let mut receivers = Vec::new();
@@ -82,19 +91,21 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
         handles.push(ConnectionHandle { commands, waker: None });
         receivers.push(receiver);
     }
-    let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, None, None)?;
+    let metadata = Arc::new(metadata);
+    let cached = cache.map(|cache| Arc::new(ImageCache::new(Arc::clone(cache), Arc::clone(&metadata))));
+    let (session, shared) = Session::start(metadata, config, Clock::start(), seed, handles, None, cached)?;
+    let (mut exchange, edition) = ready.unzip();
     // Up before its thread runs: requests from now on wait in the channel.
-    let (received, sent) = exchange.moved;
-    shared.run(|schedule, now| {
-        schedule.connections().moved(0, received, sent);
-        schedule.connection_up(now, 0, false);
-    });
-    let mut ready = Some(exchange);
+    if let Some(exchange) = &mut exchange {
+        let (received, sent) = std::mem::take(&mut exchange.moved);
+        shared.run(|schedule, now| {
+            schedule.connections().moved(0, received, sent);
+            schedule.connection_up(now, 0, false);
+        });
+    }
+    // Without a connection it is learned when there is one.
+    let edition = edition.unwrap_or_default();
     for (index, commands) in receivers.into_iter().enumerate() {
-        let mut exchange = ready.take();
-        if let Some(exchange) = &mut exchange {
-            exchange.moved = (0, 0);
-        }
         let worker = Worker {
             shared: Arc::clone(&shared),
             dialer: dialer.clone(),
@@ -102,7 +113,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
             edition: edition.clone(),
             index,
             commands,
-            exchange,
+            exchange: exchange.take(),
             waiting: VecDeque::new(),
             delivered: 0,
         };
@@ -111,25 +122,77 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
     Ok(session)
 }
 
-/// Fetches the superblock and what a mount needs of the metadata.
-fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange, Edition, Metadata), ClientError> {
-    let failed = |fault: Fault| fault.explain(dialer, file);
-    let bad = |source| ClientError::Image { name: file.to_string(), source };
-    let time = config.connection.open_deadline;
-    let mut exchange = Exchange::dial(dialer, file, time).map_err(failed)?;
+/// Looks which image the file is, and fetches what a mount needs unless the cache has it.
+fn start(dialer: &Dialer, file: &HttpFile, config: &Config, cache: Option<&Arc<Cache>>) -> Result<Start, ClientError> {
+    let name = Name::of_file(file);
+    let known = cache.and_then(|cache| CachedStart::find(cache, &name, &config.limits));
+    let begun = begin(dialer, file, config.connection.open_deadline);
+    let (mut exchange, edition, superblock) = match begun {
+        Ok(begun) => begun,
+        Err(fault) => {
+            let is_away = fault.is_away();
+            let error = fault.explain(dialer, file);
+            let metadata = CachedStart::alone(known.filter(|_| is_away), &error, &config.limits);
+            return metadata.map(|metadata| Start { metadata, ready: None }).ok_or(error);
+        }
+    };
+    let parsed = check(&superblock, &edition, file, config)?;
+    if let Some(metadata) = known.filter(|known| known.id == parsed.id).and_then(|known| known.metadata(&config.limits))
+        && metadata.has_block_hashes()
+    {
+        return Ok(Start { metadata, ready: Some((exchange, edition)) });
+    }
+    let (metadata, bytes) = fetch(&mut exchange, &edition, (&superblock, &parsed), (dialer, file), config)?;
+    if let Some(cache) = cache {
+        keep(cache, &name, parsed.id, &bytes, false);
+    }
+    Ok(Start { metadata, ready: Some((exchange, edition)) })
+}
+
+/// Connects and reads the superblock.
+fn begin(
+    dialer: &Dialer,
+    file: &HttpFile,
+    time: Duration,
+) -> Result<(Exchange, Edition, [u8; SUPERBLOCK_BYTES as usize]), Fault> {
+    let mut exchange = Exchange::dial(dialer, file, time)?;
     let mut superblock = [0; SUPERBLOCK_BYTES as usize];
-    let edition = read(&mut exchange, 0, &mut superblock, time).map_err(failed)?;
-    let parsed = Superblock::parse(&superblock, &config.limits).map_err(bad)?;
+    let edition = read(&mut exchange, 0, &mut superblock, time)?;
+    Ok((exchange, edition, superblock))
+}
+
+fn check(
+    superblock: &[u8; SUPERBLOCK_BYTES as usize],
+    edition: &Edition,
+    file: &HttpFile,
+    config: &Config,
+) -> Result<Superblock, ClientError> {
+    let bad = |source| ClientError::Image { name: file.to_string(), source };
+    let parsed = Superblock::parse(superblock, &config.limits).map_err(bad)?;
     if parsed.file_bytes != edition.file_bytes {
         let (expected, found) = (parsed.file_bytes, edition.file_bytes);
         return Err(bad(ImageError::FileLength { expected, found }));
     }
-    let whole = parsed.metadata_region();
     let max = config.limits.metadata_bytes_max;
     if parsed.metadata_bytes > max {
         let (server, found) = (file.server.clone(), parsed.metadata_bytes);
         return Err(ClientError::MetadataTooLarge { server, found, max });
     }
+    Ok(parsed)
+}
+
+/// Fetches what a mount needs of the metadata.
+fn fetch(
+    exchange: &mut Exchange,
+    edition: &Edition,
+    (superblock, parsed): (&[u8], &Superblock),
+    (dialer, file): (&Dialer, &HttpFile),
+    config: &Config,
+) -> Result<(Metadata, Vec<u8>), ClientError> {
+    let failed = |fault: Fault| fault.explain(dialer, file);
+    let bad = |source| ClientError::Image { name: file.to_string(), source };
+    let time = config.connection.open_deadline;
+    let whole = parsed.metadata_region();
     // The chunk hashes are the last required section. Nothing is pushed, so a session without them
     // knows the blocks alone.
     let hashes = parsed.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
@@ -139,11 +202,11 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
     let mut bytes = superblock.to_vec();
     bytes.resize(superblock.len() + (end - whole.start) as usize, 0);
     if !exchange.is_reusable() {
-        exchange = redial(&exchange, dialer, file, time).map_err(failed)?;
+        *exchange = redial(exchange, dialer, file, time).map_err(failed)?;
     }
     if !region.is_empty() {
-        let found = read(&mut exchange, region.start, &mut bytes[superblock.len()..], time).map_err(failed)?;
-        if found != edition {
+        let found = read(exchange, region.start, &mut bytes[superblock.len()..], time).map_err(failed)?;
+        if found != *edition {
             return Err(failed(Fault::Changed));
         }
     }
@@ -153,7 +216,7 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
     if hashes.is_none() && !metadata.derives_chunk_hashes() {
         metadata.load_chunk_hashes(&fetched).map_err(bad)?;
     }
-    Ok((exchange, edition, metadata))
+    Ok((metadata, fetched.bytes))
 }
 
 /// A new connection that goes on counting.

@@ -19,8 +19,8 @@ impl Session {
         Session::open_cached(target, config, None)
     }
 
-    /// As [`Session::open`], with a device cache for images of servers: what is there is not
-    /// fetched again, and without a server the image starts that the name stood for last.
+    /// As [`Session::open`], with a device cache for images that are not local: what is there is
+    /// not fetched again, and without a server the image starts that the name stood for last.
     ///
     /// # Errors
     /// Those of [`Session::open`].
@@ -33,7 +33,7 @@ impl Session {
             Target::File(path) => local::open(path, config),
             Target::Remote(image) => remote::open(image, config, cache),
             Target::Volume(_) => Err(ClientError::NoImage { target: target.to_string() }),
-            Target::Http(file) => http::open(file, config),
+            Target::Http(file) => http::open(file, config, cache),
         }
     }
 }

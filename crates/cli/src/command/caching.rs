@@ -54,13 +54,13 @@ impl CacheArgs {
     }
 
     /// The cache for an image: options, then the environment, then the configuration of the device,
-    /// then the default. What is no image of a server has none.
+    /// then the default. An image on this machine has none.
     ///
     /// # Errors
     /// The configuration is wrong, or there is no current directory.
     pub fn place(&self, target: &Target) -> anyhow::Result<CachePlace> {
         match target {
-            Target::Remote(_) => place(self.cache.as_deref(), self.cache_size),
+            Target::Remote(_) | Target::Http(_) => place(self.cache.as_deref(), self.cache_size),
             _ => Ok(CachePlace { folder: None, is_chosen: true, bytes: None }),
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use cache::{Cache, Key, Kind, Owner, PAYLOAD_BYTES_MAX};
-use connection::{ImageName, Remote};
+use connection::{HttpFile, ImageName, Remote};
 use image::{Limits, Metadata, Superblock};
 use profile::ActionSet;
 use units::ImageId;
@@ -48,6 +48,12 @@ impl Name {
         }
     }
 
+    /// A file of a web server.
+    pub fn of_file(file: &HttpFile) -> Name {
+        let text = file.to_string();
+        Name { key: Some(hashed(&[b"file", text.as_bytes()])), id: None, text }
+    }
+
     /// Its key, unless it is an id.
     pub fn key(&self) -> Option<Key> {
         self.key
@@ -74,7 +80,8 @@ impl CachedStart {
         (superblock.id == id).then_some(CachedStart { id, fetched })
     }
 
-    /// The metadata, verified, with those hashes that were kept, as those of a pinned image are.
+    /// The metadata, verified, with those hashes that were kept, as those of a pinned image and of
+    /// one from a web server are.
     pub fn metadata(&self, limits: &Limits) -> Option<Metadata> {
         let metadata = Metadata::open_early(&self.fetched, limits).ok()?;
         // Else they come with proofs.

@@ -39,7 +39,7 @@ pub(crate) enum Fault {
 }
 
 /// Which version of the file an answer is of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edition {
     /// Bytes of the whole file.
     pub file_bytes: u64,
@@ -314,6 +314,16 @@ impl Fault {
     }
 
     /// The fault as the error of a session that cannot be opened.
+    /// Whether the server is not there, as far as can be seen.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Fault::Dial(error) => !matches!(error, ConnectionError::Trust { .. } | ConnectionError::System(_)),
+            Fault::Lost(_) => true,
+            Fault::Status { status, .. } => matches!(status, 502..=504),
+            Fault::Broken(_) | Fault::Changed => false,
+        }
+    }
+
     pub fn explain(self, dialer: &Dialer, file: &HttpFile) -> ClientError {
         let reason = match self {
             Fault::Dial(error) => return error.into(),

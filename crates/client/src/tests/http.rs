@@ -1,12 +1,16 @@
 //! Images on a web server: honest ones, careless ones, and files that change.
 
 use std::ops::Range;
+use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cache::Cache;
 use image::fixture::Fixture;
 use units::PageId;
 
+use super::cached::end;
 use super::tree::Tree;
 use super::web_server::{Act, WebServer};
 use super::{HANG, plain, read, read_page, with_open_deadline};
@@ -216,4 +220,51 @@ fn without_a_server_soft_reads_fail_and_hard_ones_wait() {
     let waits = read_page(&hard, 1, tree.big(), 50);
     hard.shutdown();
     assert_eq!(waits.wait(), Err(ReadError::Shutdown));
+}
+
+/// Reads all, with a device cache; the cache is closed when this returns.
+fn read_all_cached(server: &WebServer, folder: &Path, tree: &Tree) {
+    let cache = Arc::new(Cache::open(folder, Some(8 << 20)).unwrap());
+    let config = Config { waiting: Waiting::Soft(Duration::from_secs(20)), ..with_open_deadline(1000) };
+    let session = Session::open_cached(&Target::parse(&server.url()).unwrap(), config, Some(&cache)).unwrap();
+    read_all(&session, tree);
+    end(session, cache);
+}
+
+#[test]
+fn what_a_web_server_sent_is_not_fetched_again() {
+    // The hashes of one come with the metadata, those of the other not.
+    for tree in [Tree::plain(), Tree::large()] {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let server = WebServer::start(&tree.bytes);
+        read_all_cached(&server, &cache, &tree);
+        let before = server.requests().len();
+        read_all_cached(&server, &cache, &tree);
+        assert_eq!(&server.requests()[before..], slice::from_ref(&(0..4096)), "whether it is the same image");
+        // Without the server, or with one behind its gateway.
+        for away in [Act::Status(503), Act::Silence] {
+            server.policy(move |_| away);
+            read_all_cached(&server, &cache, &tree);
+        }
+        // One that is there and says no is believed.
+        server.policy(|_| Act::Status(404));
+        let cache = Arc::new(Cache::open(&cache, Some(8 << 20)).unwrap());
+        let opened = Session::open_cached(&Target::parse(&server.url()).unwrap(), plain(), Some(&cache));
+        assert!(matches!(opened, Err(ClientError::NoSuchFile { .. })));
+    }
+}
+
+#[test]
+fn a_web_server_with_another_image_is_read_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let (old, new) = (Tree::plain(), Tree::scattered());
+    let server = WebServer::start(&old.bytes);
+    read_all_cached(&server, &cache, &old);
+    server.replace(&new.bytes, "\"two\"");
+    read_all_cached(&server, &cache, &new);
+    let before = server.requests().len();
+    read_all_cached(&server, &cache, &new);
+    assert_eq!(&server.requests()[before..], slice::from_ref(&(0..4096)));
 }
