@@ -2,7 +2,7 @@
 //! SQLite on two mounts.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -47,13 +47,6 @@ fn python(script: &str, path: &Path) -> Child {
     let mut command = Command::new("python3");
     command.args(["-c", &format!("{OPEN}{script}")]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().expect("python3 starts")
-}
-
-/// Waits for a line of a program.
-fn hear(child: &mut Child, expected: &str) {
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it speaks");
-    assert_eq!(line.trim_end(), expected);
 }
 
 /// Ends a program that waits for a line.

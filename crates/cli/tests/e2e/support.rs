@@ -1,7 +1,7 @@
 //! Servers, mounts and commands as values that clean up after themselves.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -87,6 +87,13 @@ pub fn wait(child: &mut Child) -> ExitStatus {
 /// Sends a signal to a child. No program `kill` is used: a fresh machine has none.
 pub fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("the child is there");
+}
+
+/// Waits for a line of a program.
+pub fn hear(child: &mut Child, expected: &str) {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it speaks");
+    assert_eq!(line.trim_end(), expected);
 }
 
 /// Runs `runnel ARGS…`, which must fail with `code`, print no panic and name `what`. Returns the

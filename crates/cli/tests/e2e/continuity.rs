@@ -1,0 +1,128 @@
+//! Programs that use a mount while its daemon is killed again and again.
+//!
+//! `RUNNEL_CONTINUITY_SECONDS` says how long; `./x test --continuity` takes ten minutes.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::park_timeout;
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+
+/// Reads files in an order of its own, past the page cache, until its input ends, and compares them
+/// with those of another folder. Then it tells how many it has read and the longest time that one
+/// took, in milliseconds.
+const READ: &str = "
+import hashlib, mmap, os, random, select, sys, time
+mount, source, way = sys.argv[1:]
+names = [os.path.relpath(os.path.join(folder, name), source)
+         for folder, _, names in os.walk(source) for name in names]
+names = [name for name in names if os.path.isfile(os.path.join(source, name))
+         and not os.path.islink(os.path.join(source, name)) and os.path.getsize(os.path.join(source, name))]
+def digest(path, way):
+    with open(path, 'rb', buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if way == 'map':
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+                return hashlib.sha256(mapped).digest()
+        hashed = hashlib.sha256()
+        while part := file.read(65536):
+            hashed.update(part)
+        return hashed.digest()
+expected = {name: digest(os.path.join(source, name), 'read') for name in names}
+print('begins', flush=True)
+count, longest = 0, 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    name, begun = random.choice(names), time.monotonic()
+    assert digest(os.path.join(mount, name), way) == expected[name], name
+    count, longest = count + 1, max(longest, time.monotonic() - begun)
+print(count, round(longest * 1000))
+";
+
+/// Lists the whole tree until its input ends.
+const LIST: &str = "
+import os, select, sys
+def fail(error): raise error
+print('begins', flush=True)
+count = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for folder, _, names in os.walk(sys.argv[1], onerror=fail):
+        count += sum(os.lstat(os.path.join(folder, name)).st_nlink > 0 for name in names)
+print(count, 0)
+";
+
+/// One of python's own tests again and again, inside the image.
+const TESTS: &str = "
+echo begins
+count=0
+while ! read -t 0; do
+  \"$1\" enter \"$2\" -- /usr/bin/python3 -c '
+import unittest, json, decimal, re, email.message
+class Works(unittest.TestCase):
+    def test_json(self): self.assertEqual(json.loads(json.dumps([1, {\"a\": None}])), [1, {\"a\": None}])
+    def test_decimal(self): self.assertEqual(decimal.Decimal(\"0.1\") * 3, decimal.Decimal(\"0.3\"))
+    def test_mail(self): self.assertIsNone(email.message.Message().get(\"to\"))
+unittest.main(argv=[\"x\"])
+' 2>/dev/null || exit 1
+  count=$((count + 1))
+done
+echo $count 0
+";
+
+fn begun(mut command: Command) -> Child {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    hear(&mut child, "begins");
+    child
+}
+
+fn python(text: &str, arguments: &[&Path]) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", text]).args(arguments);
+    command
+}
+
+#[test]
+fn fuse_programs_do_not_notice_that_daemons_are_killed() {
+    if !can_mount("fuse_programs_do_not_notice") {
+        return;
+    }
+    let seconds = std::env::var("RUNNEL_CONTINUITY_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("source");
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    ok(&["extract".as_ref(), "-C".as_ref(), source.as_os_str(), python_image().as_os_str()]);
+    let mount = Mount::start(server.url("python"), &[]);
+
+    let modules = [&mount.path, &source].map(|root| root.join("usr/lib/python3.11"));
+    let mut programs = Vec::new();
+    for way in ["read", "read", "read", "map", "map"] {
+        programs.push(begun(python(READ, &[&modules[0], &modules[1], Path::new(way)])));
+    }
+    programs.push(begun(python(LIST, &[&mount.path])));
+    for _ in 0..2 {
+        let mut tests = Command::new("bash");
+        tests.args(["-c", TESTS, "tests", env!("CARGO_BIN_EXE_runnel")]).arg(&mount.path);
+        programs.push(begun(tests));
+    }
+    let ends = Instant::now() + Duration::from_secs(seconds.unwrap_or(20));
+    let mut kills = 0;
+    while Instant::now() < ends {
+        // The moment is arbitrary on purpose.
+        park_timeout(Duration::from_millis(1500 + (kills * 977) % 1000));
+        mount.kill_daemon();
+        kills += 1;
+        // Answers once the next one serves.
+        assert_eq!(mount.status()["restarts"], kills);
+    }
+    for (number, mut program) in programs.into_iter().enumerate() {
+        drop(program.stdin.take());
+        let output = program.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "program {number}: {}", output.status);
+        let mut said = text.split_whitespace().map(|number| number.parse::<u64>().expect("a number"));
+        let (count, longest) = said.next().zip(said.next()).expect("two numbers");
+        assert!(count > 0, "program {number} did nothing");
+        eprintln!("program {number}: {count} done; longest {longest} ms; {kills} daemons killed");
+    }
+}
