@@ -20,7 +20,7 @@ mod link;
 mod serve;
 
 pub use link::Keeper;
-pub use serve::{Keeping, Started, keep};
+pub use serve::{Keeping, OnReady, Started, keep};
 
 use crate::fuse_mount::Action;
 

@@ -1,13 +1,18 @@
 //! `runnel run IMAGE -- COMMAND`: an image mounted for one program, without root.
 //!
-//! This process enters its own namespaces, mounts the image at a private directory that only it and
-//! its children see, serves it, and starts `enter` as a child in it. It forwards signals until the
-//! program ends, unmounts, and returns how the program ended. Volumes are mounted in the same way,
-//! beside the image, and bound into the program's root. The process must have one thread at first;
-//! the session's threads start later.
+//! This process enters its own namespaces and has the image mounted at a private directory that
+//! only it and its children see. It starts `enter` as a child in it, forwards signals until the
+//! program ends, and returns how the program ended. Another process, the keeper, has the image
+//! served, so that the program survives the daemon that serves it.
+//!
+//! Volumes are mounted in the same way, beside the image, and bound into the program's root. With
+//! them, and if the run is recorded, this process serves the mounts itself. It must have one thread
+//! at first; the session's threads start later.
+
+mod kept;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -15,6 +20,7 @@ use client::Session;
 use host::Exit;
 use host::signals::Signals;
 use stream::RemoteVolume;
+use units::ImageId;
 
 use crate::enter::EnterPlan;
 use crate::mounted::{Mounted, Options};
@@ -67,22 +73,29 @@ impl Request {
 ///
 /// # Errors
 /// Those of [`run_with_data`].
-pub fn run(request: Request, open: impl FnOnce() -> Result<Arc<Session>, MountError>) -> Result<Exit, MountError> {
-    run_with_data(request, || Ok(Sources { session: open()?, volumes: Vec::new() })).map(|ran| ran.exit)
+pub fn run(
+    request: Request,
+    open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
+) -> Result<Exit, MountError> {
+    run_with_data(request, |image| Ok(Sources { session: open(image)?, volumes: Vec::new() })).map(|ran| ran.exit)
 }
 
-/// Opens image and volumes with `open`, runs the program in it, and returns how it ended.
+/// Opens image and volumes with `open`, runs the program in it, and returns how it ended. An image
+/// that `open` is given is the one to open, whatever its name stands for by now. May also return in
+/// a process that has served the program, which then ends in the same way.
 ///
 /// # Errors
 /// Namespaces, the image, a volume or the mount cannot be had. That the program itself cannot be
 /// started is told by `enter` on standard error and by exit code 126 or 127.
-pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, MountError>) -> Result<Ran, MountError> {
+pub fn run_with_data(
+    request: Request,
+    open: impl FnOnce(Option<ImageId>) -> Result<Sources, MountError>,
+) -> Result<Ran, MountError> {
     let signals =
         Signals::of_wrapper().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     namespace::unshare(false)?;
-    let sources = signals.ending_during(open)?;
     let place = PrivateDirectory::new(Purpose::Run)?;
-    let mut options = request.options;
+    let mut options = request.options.clone();
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if !uid.is_root() {
         // Owners the user namespace does not know would look like nobody's, and an overlay could
@@ -92,19 +105,52 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     // Nobody else can see this mount, and the program may change its user. The helper mounts
     // outside, so it is no help.
     (options.allow_other, options.helper) = (true, false);
+    if request.data.is_empty() && options.recorder.is_none() {
+        return match kept::start(options, place.path(), &signals, |image| open(image).map(|sources| sources.session))? {
+            kept::Started::Served(keeper) => {
+                let exit = start(&request, request.plan.clone(), place.path(), signals)?;
+                keeper.end()?;
+                Ok(Ran { exit: exit?, reports: Vec::new() })
+            }
+            kept::Started::Over(exit) => Ok(Ran { exit, reports: Vec::new() }),
+            kept::Started::InChild(exit) => {
+                // It is there as long as the parent is.
+                std::mem::forget(place);
+                Ok(Ran { exit, reports: Vec::new() })
+            }
+        };
+    }
+    let sources = signals.ending_during(|| open(None))?;
     let mounted = Mounted::start(sources.session, place.path(), options)?;
-    let mut plan = request.plan;
+    let mut plan = request.plan.clone();
     let mut data = Vec::new();
-    for (volume, wanted) in sources.volumes.into_iter().zip(request.data) {
+    for (volume, wanted) in sources.volumes.into_iter().zip(&request.data) {
         let place = PrivateDirectory::new(Purpose::Data)?;
-        let options = VolumeOptions { allow_other: true, helper: false, ..wanted.options };
+        let options = VolumeOptions { allow_other: true, helper: false, ..wanted.options.clone() };
         let mounted = VolumeMount::start(volume, place.path(), options)?;
         plan.binds.push((place.path().to_path_buf(), wanted.inside.clone()));
         // Mounts go before their places.
-        data.push((mounted, wanted.inside, place));
+        data.push((mounted, wanted.inside.clone(), place));
     }
-    plan.root = place.path().to_path_buf();
-    plan.ends_with_parent = true;
+    let exit = start(&request, plan, place.path(), signals)?;
+    // Volumes first: they may go over the session of the image.
+    let mut reports = Vec::new();
+    for (mounted, inside, _place) in data {
+        reports.push((inside, mounted.unmount()?));
+    }
+    mounted.unmount()?;
+    Ok(Ran { exit: exit?, reports })
+}
+
+/// Starts the program in the image at `root`, and waits for its end. Signals stay blocked: this
+/// process ends as the program did. The inner error is that of waiting.
+fn start(
+    request: &Request,
+    plan: EnterPlan,
+    root: &Path,
+    signals: Signals,
+) -> Result<Result<Exit, MountError>, MountError> {
+    let plan = EnterPlan { root: root.to_path_buf(), ends_with_parent: true, ..plan };
     let passing =
         signals.pass_on().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     let mut child = Command::new(&request.program)
@@ -115,13 +161,6 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     // Its thread waits for this.
     let _ = passing.to().send(child.id());
     let status = child.wait();
-    // Volumes first: they may go over the session of the image.
-    let mut reports = Vec::new();
-    for (mounted, inside, _place) in data {
-        reports.push((inside, mounted.unmount()?));
-    }
-    mounted.unmount()?;
-    // Signals stay blocked: this process ends as the program did.
-    let status = passing.stop().and(status).map_err(|error| MountError::step("wait for", &request.program, error))?;
-    Ok(Ran { exit: status.into(), reports })
+    let status = passing.stop().and(status).map_err(|error| MountError::step("wait for", &request.program, error));
+    Ok(status.map(Exit::from))
 }

@@ -242,7 +242,7 @@ fn keeping(target: &Target, config: &Config) -> Keeping {
         (_, Waiting::Soft(patience)) => Some(patience),
         (_, Waiting::Hard) => None,
     };
-    Keeping { survives: !matches!(target, Target::Volume(_)), patience, on_ready: leave_terminal }
+    Keeping { survives: !matches!(target, Target::Volume(_)), patience, on_ready: Box::new(leave_terminal) }
 }
 
 /// The file to mount with --kernel, if that was asked for.

@@ -109,7 +109,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let open = || Session::open(&target, config).map_err(MountError::Session);
     let ended = match &args.mount {
         Some(directory) => serve(directory, options, open),
-        None => ::mount::run::run(Request::new(options, plan), open),
+        None => ::mount::run::run(Request::new(options, plan), |_| open()),
     };
     let exit = ended.inspect_err(|_| recording.discard())?;
     let summary = recording.finish()?;

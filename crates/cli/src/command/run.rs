@@ -8,7 +8,7 @@ use ::mount::enter::EnterPlan;
 use ::mount::run::{Request, Sources};
 use ::mount::{Data, MountError, Options, VolumeOptions};
 use client::Session;
-use connection::Target;
+use connection::{ImageName, Target};
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
@@ -51,7 +51,7 @@ pub struct Args {
 
 /// Mounts the image where only the program sees it, runs the program, and ends with its exit code.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let target = Target::parse(&args.target)?;
+    let mut target = Target::parse(&args.target)?;
     let options = Options {
         name: short_name(&args.target),
         target: args.target.clone(),
@@ -74,7 +74,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             VolumeOptions { read_only: wanted.read_only, ..args.volume.mount_options(&wanted.at, &wanted.target)? };
         request.data.push(Data { inside: wanted.inside.clone(), options });
     }
-    let ran = ::mount::run::run_with_data(request, || {
+    let ran = ::mount::run::run_with_data(request, |image| {
+        if let (Target::Remote(remote), Some(image)) = (&mut target, image) {
+            remote.image = ImageName::Id(image);
+        }
         let session = Session::open_cached(&target, config.clone(), cache.as_ref())?;
         let mut opened = Vec::new();
         // One volume of the image's server goes over the connections of the image: one order of

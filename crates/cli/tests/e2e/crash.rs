@@ -1,6 +1,6 @@
 //! kill -9, at the server and at the device.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -107,6 +107,37 @@ fn fuse_what_waits_when_a_daemon_is_killed_is_served_by_the_next() {
     assert!(reader.try_wait().unwrap().is_none());
     let _server = Server::start_at(&store, &address, &[]);
     assert_eq!(reader.wait_with_output().unwrap().stdout, expected.into_bytes());
+}
+
+/// `run` has a keeper, whose child is the daemon.
+#[test]
+fn fuse_a_program_survives_the_daemon_that_serves_it() {
+    if !can_mount("fuse_a_program_survives_the_daemon") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    let target = server.url("python");
+    let program = "print('begins', flush=True); input(); import tarfile, http.client; print(len(tarfile.__all__) > 5)";
+    let mut run = runnel()
+        .args(["run", target.as_str(), "--", "/usr/bin/python3", "-c", program])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    hear(&mut run, "begins");
+    // Its first child is the keeper; the program and the witness of its signals come later.
+    let child = |parent: u32| -> u32 {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        children.split_whitespace().next().expect("a child").parse().unwrap()
+    };
+    let daemon = child(child(run.id()));
+    kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, b"True\n");
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub struct Keeping {
 }
 
 /// See [`Keeping::on_ready`].
-type OnReady = fn() -> io::Result<()>;
+pub type OnReady = Box<dyn Fn() -> io::Result<()>>;
 
 /// What [`keep`] returns, and where.
 pub enum Started {
@@ -101,7 +101,7 @@ pub fn keep(mut place: MountPoint, keeping: &Keeping, stop: &Stop) -> Result<Sta
             Forked::Parent(daemon) => daemon,
         };
         drop((theirs, lifeline));
-        let on_ready = (!before.was_served).then_some(keeping.on_ready);
+        let on_ready = (!before.was_served).then_some(&keeping.on_ready);
         let was_asked = kept.serve(&ours, &alive, &daemon, on_ready, stop);
         drop(ours);
         let exit = if daemon.has_ended() {
@@ -116,7 +116,6 @@ pub fn keep(mut place: MountPoint, keeping: &Keeping, stop: &Stop) -> Result<Sta
             Exit::Code(_) => before.was_served && kept.phase == Phase::Opening,
         };
         if was_asked || !died || kept.memory.is_none() || !kept.place.is_connected() {
-            kept.clean_up();
             return Ok(Started::Over(exit));
         }
         let was_served = kept.phase == Phase::Served;
@@ -131,10 +130,11 @@ pub fn keep(mut place: MountPoint, keeping: &Keeping, stop: &Stop) -> Result<Sta
             gives_up: soon > SOON_DEATHS_MAX && exit != Exit::Signal(Signal::KILL.as_raw()),
         };
         let is_late = keeping.patience.is_some_and(|patience| waits_since.elapsed() >= patience);
-        if is_late || !kept.pause(soon, stop) {
+        let was_asked = !is_late && pause(soon, stop);
+        if is_late || was_asked || !kept.place.is_connected() {
+            // What waits for a daemon fails.
             let _ = kept.place.act(Action::Abort);
-            kept.clean_up();
-            return Ok(Started::Over(exit));
+            return Ok(Started::Over(if was_asked { Exit::Code(0) } else { exit }));
         }
         kept.phase = Phase::Opening;
     }
@@ -170,7 +170,7 @@ impl Kept {
         socket: &OwnedFd,
         alive: &PipeReader,
         daemon: &Copy,
-        on_ready: Option<OnReady>,
+        on_ready: Option<&OnReady>,
         stop: &Stop,
     ) -> bool {
         let (mut was_asked, mut is_open, mut dies) = (false, true, None);
@@ -221,7 +221,7 @@ impl Kept {
     }
 
     /// Answers one request; whether the daemon could be told.
-    fn take(&mut self, socket: BorrowedFd<'_>, request: u8, on_ready: Option<OnReady>) -> bool {
+    fn take(&mut self, socket: BorrowedFd<'_>, request: u8, on_ready: Option<&OnReady>) -> bool {
         let answered = match request {
             READY => {
                 self.phase = Phase::Served;
@@ -278,16 +278,6 @@ impl Kept {
         copies().map_err(|error| MountError::step("start FUSE on", self.place.path(), error))
     }
 
-    /// Waits before the next daemon starts. False if this process is asked to end, or the mount is
-    /// gone.
-    fn pause(&self, soon: u32, stop: &Stop) -> bool {
-        let pause = if soon <= 1 { Duration::ZERO } else { PAUSE_MIN * (1 << soon.min(10)) }.min(PAUSE_MAX);
-        let timeout = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
-        let mut fds = [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
-        stop.arrived().is_none() && self.place.is_connected()
-    }
-
     /// Takes away what is mounted, and what has a name.
     fn clean_up(&mut self) {
         if self.place.is_there() {
@@ -300,10 +290,26 @@ impl Kept {
     }
 }
 
+/// However the keeper ends, no dead mount stays behind.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.clean_up();
+    }
+}
+
 /// Whether a daemon that was killed may still read a request, which the next one must find. Other
 /// threads may wait for an answer that only the next one gives, and are not waited for.
 fn serves(daemon: &Copy) -> bool {
     daemon.threads().iter().any(|name| name.starts_with(fuse::THREAD_NAME))
+}
+
+/// Waits before the next daemon starts. True if this process was asked to end meanwhile.
+fn pause(soon: u32, stop: &Stop) -> bool {
+    let pause = if soon <= 1 { Duration::ZERO } else { PAUSE_MIN * (1 << soon.min(10)) }.min(PAUSE_MAX);
+    let timeout = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+    let mut fds = [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    stop.arrived().is_some()
 }
 
 fn send(socket: BorrowedFd<'_>, text: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {

@@ -62,7 +62,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<i32, MountError> {
     let overlay = (!arguments[1].is_empty()).then(|| PathBuf::from(&arguments[1]));
     let options = Options { name: "test".into(), overlay, ..Options::default() };
     let request = mount::run::Request::new(options, EnterPlan::new("", command));
-    Ok(mount::run::run(request, || open(Path::new(&arguments[0])))?.code())
+    Ok(mount::run::run(request, |_| open(Path::new(&arguments[0])))?.code())
 }
 
 /// `own-mounts COMMAND...`

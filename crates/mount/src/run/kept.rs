@@ -1,0 +1,114 @@
+//! The image of a program, served by another process that survives its daemons.
+
+use std::io::{self, PipeReader, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use client::Session;
+use host::Exit;
+use host::fork::{Copy, Forked, fork};
+use host::signals::{STOP, Signals};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Signal, set_parent_process_death_signal, setpgid};
+use units::ImageId;
+
+use crate::MountError;
+use crate::keeper::{self, Keeping};
+use crate::mounted::{Mounted, Options};
+use crate::stop::Stop;
+
+/// What [`start`] returns, and where.
+pub(super) enum Started {
+    /// In this process: the image is mounted.
+    Served(Served),
+    /// In this process: it could not be mounted, which has been told.
+    Over(Exit),
+    /// In the keeper, or a daemon: the mount is over.
+    InChild(Exit),
+}
+
+/// An image that a keeper has mounted.
+pub(super) struct Served(Copy);
+
+impl Served {
+    /// Unmounts, and waits until that is done.
+    pub(super) fn end(self) -> Result<(), MountError> {
+        let ended = self.0.send(Signal::TERM).and_then(|()| self.0.wait());
+        ended.map(drop).map_err(|error| MountError::step("end the keeper of", "/proc/self", error))
+    }
+}
+
+/// Starts the keeper of an image, and waits until that is served at `place`. Signals that come
+/// meanwhile are passed on to it.
+pub(super) fn start(
+    options: Options,
+    place: &Path,
+    signals: &Signals,
+    open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
+) -> Result<Started, MountError> {
+    let failed = |error: io::Error| MountError::step("start the keeper of", place, error);
+    let (ready, told) = io::pipe().map_err(failed)?;
+    match fork().map_err(failed)? {
+        Forked::Parent(keeper) => {
+            drop(told);
+            wait(keeper, &ready, signals).map_err(failed)
+        }
+        Forked::Child => {
+            drop(ready);
+            let on_ready = Box::new(move || (&told).write_all(b"1"));
+            serve(options, place, open, on_ready).map(Started::InChild)
+        }
+    }
+}
+
+/// Waits until the image is served, or the keeper has ended.
+fn wait(keeper: Copy, ready: &PipeReader, signals: &Signals) -> io::Result<Started> {
+    loop {
+        let mut fds = [
+            PollFd::new(&keeper, PollFlags::IN),
+            PollFd::new(ready, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
+        ];
+        // Interruptions and shortness of memory pass.
+        let _ = rustix::event::poll(&mut fds, None);
+        let [has_ended, is_ready, has_signal] = fds.map(|fd| fd.revents());
+        if is_ready.contains(PollFlags::IN) {
+            return Ok(Started::Served(Served(keeper)));
+        }
+        if !has_ended.is_empty() {
+            return Ok(Started::Over(keeper.wait()?));
+        }
+        if !has_signal.is_empty()
+            && let Some(signal) = signals.next()?
+            && (STOP.contains(&signal) || signal == Signal::QUIT.as_raw())
+        {
+            keeper.send(Signal::from_named_raw(signal).unwrap_or(Signal::TERM))?;
+        }
+    }
+}
+
+/// The keeper and its daemons.
+fn serve(
+    mut options: Options,
+    place: &Path,
+    open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
+    on_ready: keeper::OnReady,
+) -> Result<Exit, MountError> {
+    let failed = |error: rustix::io::Errno| MountError::step("start the keeper of", place, error);
+    // What a terminal sends to the group of the program does not end what the program runs from.
+    setpgid(None, None).map_err(failed)?;
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    let stop = Stop::listen()?;
+    let keeping = Keeping { survives: true, patience: None, on_ready };
+    let keeper = match keeper::keep(options.mount_point(place), &keeping, &stop)? {
+        keeper::Started::Over(exit) => return Ok(exit),
+        keeper::Started::Daemon(keeper) => keeper,
+    };
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    let session = stop.ending_during(|| open(keeper.image()))?;
+    options.keeper = Some(Arc::clone(&keeper));
+    let mounted = Mounted::start(session, place, options)?;
+    keeper.ready()?;
+    mounted.wait_or_stop(&stop)?;
+    Ok(Exit::Code(0))
+}
