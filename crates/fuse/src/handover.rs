@@ -48,6 +48,8 @@ mod word {
     pub const INIT_UNIQUE: usize = 1;
     /// 1 once it was answered.
     pub const AGREED: usize = 2;
+    /// Slots that were ever taken: the others take no memory, and are not looked at.
+    pub const SLOTS_USED: usize = 3;
     pub const INIT: usize = 8;
     pub const ANSWER: usize = 16;
     /// What the file system keeps for the next daemon.
@@ -153,7 +155,15 @@ impl Area {
 /// The mapped memory, without its areas.
 pub(crate) struct Handover {
     words: &'static [AtomicU64],
-    free: Mutex<Vec<usize>>,
+    free: Mutex<Free>,
+}
+
+/// Slots without a request.
+#[derive(Default)]
+struct Free {
+    released: Vec<usize>,
+    /// From here on none was ever taken.
+    next: usize,
 }
 
 impl Handover {
@@ -187,18 +197,34 @@ impl Handover {
             0 => handover.words[word::MAGIC].store(MAGIC, Ordering::Release),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the last daemon was of another version")),
         }
-        // The first ones are taken first.
-        handover.lock().extend((0..SLOTS).rev().filter(|slot| handover.number(*slot) == 0));
+        let next = handover.slots_used();
+        let released = (0..next).filter(|slot| handover.number(*slot) == 0).collect();
+        *handover.lock() = Free { released, next };
         Ok((handover, areas.collect()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+    fn lock(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slot(&self, slot: usize) -> &[AtomicU64] {
         let at = word::SLOTS + slot * SLOT_WORDS;
         &self.words[at..at + SLOT_WORDS]
+    }
+
+    fn slots_used(&self) -> usize {
+        usize::try_from(self.words[word::SLOTS_USED].load(Ordering::Acquire)).unwrap_or(SLOTS).min(SLOTS)
+    }
+
+    /// A slot for a request.
+    fn take(&self) -> Option<usize> {
+        let mut free = self.lock();
+        free.released.pop().or_else(|| {
+            let slot = Some(free.next).filter(|slot| *slot < SLOTS)?;
+            free.next += 1;
+            self.words[word::SLOTS_USED].store(free.next as u64, Ordering::Release);
+            Some(slot)
+        })
     }
 
     fn number(&self, slot: usize) -> u64 {
@@ -210,7 +236,7 @@ impl Handover {
         if bytes.len() > REQUEST_BYTES_MAX {
             return None;
         }
-        let slot = self.lock().pop()?;
+        let slot = self.take()?;
         let words = self.slot(slot);
         write(&words[2..], bytes);
         words[1].store(((device as u64) << 32) | bytes.len() as u64, Ordering::Relaxed);
@@ -226,13 +252,13 @@ impl Handover {
     /// The request was answered.
     pub fn release(&self, slot: usize) {
         self.slot(slot)[0].store(0, Ordering::Release);
-        self.lock().push(slot);
+        self.lock().released.push(slot);
     }
 
     /// What the last daemon has left. The requests in the area of serving thread `n` came from
     /// descriptor `device_of(n)`.
     pub fn left(&self, serving: &[Area], device_of: impl Fn(usize) -> usize) -> Vec<Left> {
-        let kept = (0..SLOTS).filter(|slot| self.number(*slot) != 0).map(|slot| {
+        let kept = (0..self.slots_used()).filter(|slot| self.number(*slot) != 0).map(|slot| {
             let words = self.slot(slot);
             let state = words[1].load(Ordering::Relaxed);
             let length = (state as u32 as usize).min(REQUEST_BYTES_MAX);
@@ -332,6 +358,8 @@ mod tests {
         assert_eq!(note(&memory).expect("read"), [7; NOTE_BYTES]);
         // A free slot is taken, and none of those that are not.
         assert_eq!(next.keep(50, &requests[0], 0), Some(1));
+        assert_eq!(next.keep(52, &requests[0], 0), Some(4));
+        assert!(next.left(&areas[1..], |_| 0).iter().any(|left| left.slot == Some(4)));
         areas[2].clear();
         assert!(next.left(&areas[1..], |_| 0).iter().all(|left| left.slot.is_some()));
     }
