@@ -89,7 +89,7 @@ void rnl_ahead(struct super_block *sb, u32 index)
 		ahead->next = index + 1;
 		ahead->end = min(index + 1 + ahead->count, info->hot_blocks);
 		if (ahead->next < ahead->end)
-			queue_work(rnl_workers, &ahead->work);
+			queue_work(info->workers, &ahead->work);
 	}
 	spin_unlock(&ahead->lock);
 }

@@ -15,6 +15,7 @@
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 
@@ -116,6 +117,9 @@ static int load_with(struct super_block *sb, struct rnl_block *block, struct rnl
 	stored = rnl_read(sb, decoder->stored,
 			  rnl_get64(info, RNL_BLOCK_FILE_OFFSET, block->index), stored_bytes);
 	if (IS_ERR(stored)) {
+		/* This thread is being killed, which says nothing about the block. */
+		if (PTR_ERR(stored) == -EINTR)
+			return -EINTR;
 		pr_err_ratelimited("runnelfs (%s): block %u cannot be read (%ld)\n", sb->s_id,
 				   block->index, PTR_ERR(stored));
 		return -EIO;
@@ -182,7 +186,7 @@ void rnl_block_put(struct super_block *sb, struct rnl_block *block)
 	trim(cache, KEPT_BYTES_MAX, KEPT_COUNT_MIN, &gone);
 	spin_unlock(&cache->lock);
 	free_all(&gone);
-	mod_delayed_work(rnl_workers, &cache->idle, IDLE_JIFFIES);
+	mod_delayed_work(rnl_info(sb)->workers, &cache->idle, IDLE_JIFFIES);
 }
 
 static struct rnl_block *find(struct rnl_cache *cache, u32 index)
@@ -190,7 +194,7 @@ static struct rnl_block *find(struct rnl_cache *cache, u32 index)
 	struct rnl_block *block;
 
 	list_for_each_entry(block, &cache->blocks, link) {
-		if (block->index == index) {
+		if (block->index == index && READ_ONCE(block->error) != -EINTR) {
 			block->users++;
 			list_move(&block->link, &cache->blocks);
 			return block;
@@ -216,6 +220,7 @@ struct rnl_block *rnl_block_get(struct super_block *sb, u32 index)
 	struct rnl_block *block, *new;
 	int error;
 
+again:
 	spin_lock(&cache->lock);
 	block = find(cache, index);
 	spin_unlock(&cache->lock);
@@ -255,6 +260,9 @@ wait:
 		return block;
 	error = block->error;
 	rnl_block_put(sb, block);
+	/* Who loaded it was killed, and this thread was not. */
+	if (error == -EINTR && !fatal_signal_pending(current))
+		goto again;
 	return ERR_PTR(error);
 }
 

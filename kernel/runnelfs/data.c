@@ -12,6 +12,7 @@
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/vmstat.h>
 #include <linux/wait_bit.h>
@@ -143,6 +144,8 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 	u32 rank = rnl_chunks_before(info, block->raw_start), ino, file_chunk, last = 0;
 	struct inode *inode = NULL;
 	pgoff_t before = 0;
+	/* A block of tiny files would make an inode and a page of each. */
+	u32 inodes = 0, most = max(block->bytes >> PAGE_SHIFT, 64U);
 
 	if (test_and_set_bit(0, &block->spread))
 		return;
@@ -154,6 +157,9 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 			break;
 		rnl_chunk_owner(info, chunk, &ino, &file_chunk);
 		if (ino != last) {
+			if (fatal_signal_pending(current) || ++inodes > most)
+				break;
+			cond_resched();
 			iput(inode);
 			inode = inode_to_fill(sb, ino,
 					      is_wanted || (reader && ino == reader->i_ino));
@@ -259,8 +265,23 @@ static unsigned int hand_over(struct inode *inode, struct folio **folios, unsign
 	atomic_inc(&rnl_info(inode->i_sb)->handed);
 	handed->inode = inode;
 	INIT_WORK(&handed->work, fill_handed);
-	queue_work(rnl_workers, &handed->work);
+	queue_work(rnl_info(inode->i_sb)->workers, &handed->work);
 	return kept;
+}
+
+/* Fails the pages that need the block of page @index: it is not read again for each of them. */
+static void fail_same(struct inode *inode, pgoff_t index, struct folio **folios,
+		      unsigned int count, int error)
+{
+	u32 bad = block_of(inode, index);
+	unsigned int i;
+
+	for (i = 0; i < count; i++) {
+		if (folios[i] && block_of(inode, folios[i]->index) == bad) {
+			finish(folios[i], error);
+			folios[i] = NULL;
+		}
+	}
 }
 
 /* Fills locked pages of a file, and unlocks them. The first error is returned. */
@@ -276,9 +297,13 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 		if (!folios[i])
 			continue;
 		index = folios[i]->index;
-		error = fill(inode, folios[i], &block, false);
+		/* What was not asked for does not keep a thread that is being killed. */
+		error = i && fatal_signal_pending(current) ? -EINTR :
+			fill(inode, folios[i], &block, false);
 		finish(folios[i], error);
 		first = first ?: error;
+		if (error == -EIO)
+			fail_same(inode, index, folios + i + 1, count - i - 1, error);
 		if (!block)
 			continue;
 		for (j = i + 1; j < count; j++) {

@@ -5,10 +5,13 @@
 #include <linux/blkdev.h>
 #include <linux/fs.h>
 #include <linux/kdev_t.h>
+#include <linux/lockdep.h>
 #include <linux/posix_acl.h>
 #include <linux/slab.h>
 
 #include "runnelfs.h"
+
+static struct lock_class_key invalidate_locks[FILESYSTEM_MAX_STACK_DEPTH + 1];
 
 static const struct inode_operations file_inode_ops = {
 	.listxattr = rnl_listxattr,
@@ -89,6 +92,9 @@ static int fill_inode(struct inode *inode)
 		inode->i_fop = &rnl_file_ops;
 		inode->i_mapping->a_ops = &rnl_aops;
 		inode->i_blocks = sectors_of(info, inode->i_ino, size);
+		/* An image may lie in the file of another mount of ours. */
+		lockdep_set_class(&inode->i_mapping->invalidate_lock,
+				  &invalidate_locks[inode->i_sb->s_stack_depth]);
 		return 0;
 	case S_IFDIR:
 		inode->i_op = &dir_inode_ops;

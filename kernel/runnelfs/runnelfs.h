@@ -123,6 +123,8 @@ struct rnl_info {
 
 	struct rnl_cache cache;
 	struct rnl_ahead ahead;
+	/* Of this mount alone: they may wait for those of the mount that the image lies in. */
+	struct workqueue_struct *workers;
 	/* Runs of pages that workers fill. */
 	atomic_t handed;
 	struct super_block *sb;
@@ -228,9 +230,6 @@ void rnl_block_put(struct super_block *sb, struct rnl_block *block);
 void rnl_cache_init(struct rnl_cache *cache);
 int rnl_blocks_init(struct super_block *sb);
 void rnl_blocks_exit(struct rnl_cache *cache);
-
-/* super.c */
-extern struct workqueue_struct *rnl_workers;
 
 /* ahead.c */
 void rnl_ahead(struct super_block *sb, u32 index);

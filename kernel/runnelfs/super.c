@@ -57,13 +57,14 @@ static int parse_param(struct fs_context *fc, struct fs_parameter *param)
 
 /* Decode beside those who read, so many at once; a page that is locked may wait for them. */
 #define WORKERS_MAX 16
-struct workqueue_struct *rnl_workers;
 
 static void info_free(struct rnl_info *info)
 {
 	if (!info)
 		return;
 	rnl_blocks_exit(&info->cache);
+	if (info->workers)
+		destroy_workqueue(info->workers);
 	rnl_unload(info);
 	if (info->file)
 		fput(info->file);
@@ -127,11 +128,17 @@ static int fill_super(struct super_block *sb, struct fs_context *fc)
 		if (error)
 			return error;
 		sb->s_bdi->ra_pages = VM_READAHEAD_PAGES;
+		/* Messages name the mount by it. */
+		snprintf(sb->s_id, sizeof(sb->s_id), "%pD", info->file);
 		sb->s_stack_depth = file_inode(info->file)->i_sb->s_stack_depth + 1;
 		if (sb->s_stack_depth > FILESYSTEM_MAX_STACK_DEPTH)
 			return invalf(fc, "runnelfs: too many file systems on one another");
 	}
 	info->sb = sb;
+	info->workers = alloc_workqueue("runnelfs/%u:%u", WQ_UNBOUND | WQ_MEM_RECLAIM, WORKERS_MAX,
+					MAJOR(sb->s_dev), MINOR(sb->s_dev));
+	if (!info->workers)
+		return -ENOMEM;
 	error = rnl_load(fc, sb);
 	if (!error)
 		error = rnl_blocks_init(sb);
@@ -262,19 +269,13 @@ static int __init runnelfs_init(void)
 	int error;
 
 	rnl_hash_init();
-	rnl_workers = alloc_workqueue("runnelfs", WQ_UNBOUND | WQ_MEM_RECLAIM, WORKERS_MAX);
-	if (!rnl_workers)
-		return -ENOMEM;
 	error = register_filesystem(&runnelfs);
-	if (error)
-		destroy_workqueue(rnl_workers);
 	return error;
 }
 
 static void __exit runnelfs_exit(void)
 {
 	unregister_filesystem(&runnelfs);
-	destroy_workqueue(rnl_workers);
 	/* Links free their memory after a grace period. */
 	rcu_barrier();
 }

@@ -26,6 +26,11 @@ pub const MANIFEST: &str = "manifest.json";
 /// Where images are mounted.
 pub const TARGET: &str = "/mnt";
 
+/// An image that holds another one, the name of that, and where the outer one is mounted.
+pub const NESTED: &str = "nested.rnl";
+pub const INNER: &str = "inner.rnl";
+pub const OUTER: &str = "/outer";
+
 /// Where mutants are written.
 const MUTANT: &str = "/tmp/mutant.rnl";
 
@@ -89,6 +94,7 @@ fn work() -> anyhow::Result<()> {
     report("hashes in other ways", hashes(&plan, &first));
     report("a device", device(&source_of(&first)?));
     report("options", options(&first));
+    report("an image in an image", nested(&source_of(&first)?));
     report_if_any("allocations", faults::allocations(&plan.bases));
     mutants(&plan)?;
     report_if_any("lost memory", faults::leaks());
@@ -115,20 +121,24 @@ fn report_if_any(name: &str, result: anyhow::Result<Option<String>>) {
     }
 }
 
-/// A mount that ends with it.
-pub struct Mount;
+/// A mount that ends with it, at this path.
+pub struct Mount(&'static str);
 
 impl Mount {
     pub fn new(image: &Path, options: &str) -> Result<Mount, nix::Error> {
+        Mount::on(TARGET, image, options)
+    }
+
+    fn on(target: &'static str, image: &Path, options: &str) -> Result<Mount, nix::Error> {
         let options = CString::new(options).unwrap_or_default();
-        mount(Some(image), TARGET, Some("runnelfs"), MsFlags::empty(), Some(options.as_c_str()))?;
-        Ok(Mount)
+        mount(Some(image), target, Some("runnelfs"), MsFlags::empty(), Some(options.as_c_str()))?;
+        Ok(Mount(target))
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Err(error) = umount2(TARGET, MntFlags::empty()) {
+        if let Err(error) = umount2(self.0, MntFlags::empty()) {
             println!("{MARK}FAIL cannot unmount: {error}");
         }
     }
@@ -165,14 +175,28 @@ fn whole(image: &Path) -> anyhow::Result<String> {
         compare(source, order).with_context(|| format!("{order:?}"))?;
         forget_pages()?;
     }
+    compare_with_others(source)?;
+    Ok(format!("{} paths are as in the source, features {features}", source.len()))
+}
+
+/// Compares what is mounted with the source, from several threads at once.
+fn compare_with_others(source: &[Entry]) -> anyhow::Result<()> {
     let orders = [Order::Forward, Order::Backward].into_iter().cycle().take(READERS);
     thread::scope(|scope| {
         let readers: Vec<_> = orders.map(|order| scope.spawn(move || compare(source, order))).collect();
         readers
             .into_iter()
             .try_for_each(|reader| reader.join().unwrap_or_else(|_| bail!("a reader panicked")).context("with others"))
-    })?;
-    Ok(format!("{} paths are as in the source, features {features}", source.len()))
+    })
+}
+
+/// An image that lies in another one, of small blocks: whoever decodes for the inner mount waits
+/// for the outer one.
+fn nested(source: &[Entry]) -> anyhow::Result<String> {
+    let _outer = Mount::on(OUTER, &Path::new("/").join(NESTED), "").context("cannot mount the outer one")?;
+    let _inner = Mount::new(&Path::new(OUTER).join(INNER), "").context("cannot mount the inner one")?;
+    compare_with_others(source)?;
+    Ok(format!("{} paths are as in the source", source.len()))
 }
 
 /// A mount of an image that was written wrongly fails as it should.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use kernel::{Initramfs, Machine};
 
-use super::guest::{MANIFEST, MARK, Plan};
+use super::guest::{INNER, MANIFEST, MARK, NESTED, OUTER, Plan};
 use super::kernels::{self, Guest, PROCESSORS, Processor};
 use super::manifest::{self, Order};
 use super::measure::Bench;
@@ -240,10 +240,7 @@ fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
         fs::write(folder.join(MANIFEST), serde_json::to_vec(&entries)?)?;
         for (name, options) in ways {
             let image = folder.join(format!("{name}.rnl"));
-            let mut pack = Command::new(runnel);
-            pack.arg("pack").arg(&source).args(options.split_whitespace());
-            let output = pack.args(["--force", "--no-sandbox", "-o"]).arg(&image).output()?;
-            ensure!(output.status.success(), "{pack:?}: {}", String::from_utf8_lossy(&output.stderr));
+            pack(runnel, &source, options, &image)?;
             if tree == BASE && options.contains("1m") {
                 fs::write(&image, variants::with_plain_table(&fs::read(&image)?))?;
             }
@@ -255,10 +252,22 @@ fn pack_all(runnel: &Path, work: &Path) -> anyhow::Result<()> {
     let hot = variants::hot(&fs::read(large.join(DISK))?);
     features |= variants::features(&hot);
     fs::write(large.join(HOT), hot)?;
+    let nest = work.join("nest");
+    fs::create_dir_all(&nest)?;
+    fs::copy(large.join(DISK), nest.join(INNER))?;
+    pack(runnel, &nest, "--block-size 4k --no-dictionary", &work.join(NESTED))?;
     let base = work.join(format!("{BASE}.d"));
     fs::write(base.join(OLDER), variants::older(&fs::read(base.join(ONE))?))?;
     ensure!(check(runnel, &base.join(OLDER))?, "the image of the older layout is not one");
     ensure!(features == FEATURES, "the images have features {features}, and {FEATURES} are to be tried");
+    Ok(())
+}
+
+fn pack(runnel: &Path, source: &Path, options: &str, image: &Path) -> anyhow::Result<()> {
+    let mut pack = Command::new(runnel);
+    pack.arg("pack").arg(source).args(options.split_whitespace());
+    let output = pack.args(["--force", "--no-sandbox", "-o"]).arg(image).output()?;
+    ensure!(output.status.success(), "{pack:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 
@@ -305,9 +314,10 @@ pub(super) fn add_modules(archive: &mut Initramfs, files: &[PathBuf], ours: &Pat
 
 fn initramfs(options: &Options, refused: Refused, work: &Path, guest: &Guest) -> anyhow::Result<Vec<u8>> {
     let mut archive = Initramfs::new();
-    for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules"] {
+    for folder in ["dev", "proc", "sys", "tmp", "mnt", "modules", OUTER.trim_start_matches('/')] {
         archive.folder(folder);
     }
+    archive.file(NESTED, &fs::read(work.join(NESTED))?);
     archive.file("init", &fs::read(&guest.program)?);
     let mut images = Vec::new();
     for (tree, _, ways) in TREES {
