@@ -39,7 +39,16 @@ impl Connection {
 
     /// A request that the last daemon has left.
     pub fn register_left(&self, parsed: &Parsed<'_>, left: &Left) {
-        self.insert(parsed, left.device, left.slot, left.interrupted);
+        let slot = left.slot.or_else(|| {
+            // It stood in an area, which is read into again.
+            let memory = self.handover.as_ref()?;
+            let slot = memory.keep(parsed.request.unique(), &left.bytes, left.device)?;
+            if left.interrupted {
+                memory.interrupt(slot);
+            }
+            Some(slot)
+        });
+        self.insert(parsed, left.device, slot, left.interrupted);
     }
 
     fn insert(&self, parsed: &Parsed<'_>, device: usize, slot: Option<usize>, interrupted: bool) {
@@ -142,6 +151,25 @@ mod tests {
         assert!(!connection.answer(42, 0, &[b"y", b""]));
         let sent = sent(connection, readers);
         assert_eq!((sent[0].len(), sent[1].len()), (0, 17));
+    }
+
+    /// One that was read and not kept yet when the daemon died stands in an area, which is read
+    /// into again.
+    #[test]
+    fn what_a_daemon_has_left_is_kept_for_the_one_after_the_next() {
+        let memory = crate::handover::create().expect("a memory");
+        let (handover, _areas) = Handover::map(&memory).expect("mapped");
+        let (reader, writer) = io::pipe().expect("pipe");
+        let connection = Connection::new(vec![Device::new(writer.into())], Some(handover));
+        let bytes = message(opcode::STATFS, 1, &[]);
+        let left = Left { bytes: bytes.clone(), device: 0, interrupted: true, slot: None };
+        connection.register_left(&parse(&bytes).expect("a request"), &left);
+        let (next, _areas) = Handover::map(&memory).expect("mapped");
+        let found = next.left(&[], |_| 0);
+        assert!(found.iter().any(|left| left.bytes == bytes && left.interrupted), "{} found", found.len());
+        assert!(connection.answer(42, 0, &[b"x", b""]));
+        assert!(next.left(&[], |_| 0).is_empty());
+        drop(reader);
     }
 
     #[test]

@@ -51,7 +51,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 print(count, 0)
 ";
 
-/// One of python's own tests again and again, inside the image.
+/// Tests of modules of python again and again, each run as a new program inside the image.
 const TESTS: &str = "
 echo begins
 count=0
