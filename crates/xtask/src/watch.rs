@@ -153,8 +153,10 @@ mod tests {
 
     #[test]
     fn what_hangs_is_named_and_ends_with_all_it_started() {
+        // What it says comes after its `execve`, which changes the name and the words.
         let mut child = Command::new("sh")
-            .args(["-c", "sh -c 'echo; exec sleep 1000' & wait"])
+            .args(["-c", "exec 3<&0; sh -c 'echo; read line' <&3 & wait"])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -165,7 +167,7 @@ mod tests {
         let told = what_they_do(child.id());
         let lines: Vec<&str> = told.lines().collect();
         assert!(lines[0].starts_with(&format!("== process {}: ", started[0])), "{told}");
-        assert!(lines[0].ends_with("sleep 1000"), "{told}");
+        assert!(lines[0].ends_with("echo; read line"), "{told}");
         assert!(lines[1].starts_with(&format!("thread {} s", started[0])), "{told}");
         assert!(lines[1].contains("; system call "), "{told}");
         let pid = i32::try_from(started[0]).ok().and_then(Pid::from_raw).unwrap();
