@@ -30,6 +30,7 @@ mod estimate;
 mod format;
 mod inner;
 mod job;
+mod journal;
 mod linked;
 mod memory;
 mod names;
@@ -49,6 +50,7 @@ pub use call::{
     Xattrs,
 };
 pub use error::{ErrorKind, StreamError};
+pub use journal::Journal;
 pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{BlockStatus, Lost, Status, UnsentStatus};
