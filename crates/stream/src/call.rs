@@ -1,5 +1,6 @@
 //! The calls on a volume, and their results.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, StreamError>) + Send>;
 pub(crate) type Finish = Box<dyn FnOnce() + Send>;
 
 /// An open file of one volume. Means nothing on another one, and is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Handle(pub u64);
 
 /// The mode in which a file is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenHow {
     /// It will be read.
     pub read: bool,
@@ -161,7 +162,7 @@ impl From<&[u8]> for FileRef {
 }
 
 /// An owner of locks on this device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner {
     /// They are locks of flock(2), which have nothing to do with those of fcntl(2).
     pub is_flock: bool,

@@ -24,12 +24,14 @@ mod dirty;
 mod effects;
 mod file;
 mod files;
+mod hints;
 mod identity;
 mod kept;
 mod link;
 mod locks;
 mod lookups;
 mod lost;
+mod marks;
 mod numbering;
 mod opener;
 mod outcome;
@@ -37,6 +39,7 @@ mod packing;
 mod read;
 mod reader;
 mod reading;
+mod records;
 mod requests;
 mod sending;
 mod session;
@@ -68,6 +71,7 @@ use locks::Locks;
 use opener::Opener;
 use read::Read;
 use reader::Reader;
+use records::Recorder;
 use requests::AskFor;
 use session::Session;
 use touches::Touches;
@@ -87,6 +91,7 @@ pub(crate) struct Engine {
     names: Names,
     transactions: Transactions,
     locks: Locks,
+    recorder: Recorder,
 }
 
 impl Engine {
@@ -102,6 +107,7 @@ impl Engine {
             names: Names::new(options.names_ttl),
             transactions: Transactions::new(next_number, options.outbox.is_some()),
             locks: Locks::default(),
+            recorder: Recorder::default(),
             session: Session::new(name, options, opening, who, lost),
         };
         engine.load(stored);
@@ -240,6 +246,7 @@ impl Engine {
 
     /// Does what has become possible.
     fn pump(&mut self) {
+        self.session.set_request(0);
         if !self.session.is_closed() {
             self.committer().pump_commits();
             self.opener().pump_wants();

@@ -1,12 +1,13 @@
 //! Errors of calls on a volume: a number for programs, and a sentence for people that says what to
 //! do next.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use wire::ErrorCode;
 
 /// Why a call failed, as programs tell apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Nothing of this name. ENOENT.
@@ -97,7 +98,7 @@ impl ErrorKind {
 }
 
 /// Why a call failed: to which file, what happened, and what to do next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{about}: {text}")]
 pub struct StreamError {
     kind: ErrorKind,

@@ -8,6 +8,7 @@ use connection::{Connected, Tag, Unanswered, VolumeConnection, VolumeHandler, Vo
 use units::{Moment, StreamId};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
+use crate::Journal;
 use crate::engine::{Engine, Time};
 use crate::job::Order;
 
@@ -25,12 +26,14 @@ pub(crate) struct Guarded {
     orders: Sender<Order>,
     /// When the storage thread looks at the time next.
     wakes: Moment,
+    /// What outlives this process, as long as it is whole.
+    journal: Option<Journal>,
 }
 
 impl Inner {
-    /// Shares an engine that has no connection yet.
-    pub fn new(engine: Engine, orders: Sender<Order>) -> Inner {
-        let guarded = Guarded { engine, connection: None, early: Vec::new(), orders, wakes: Moment(0) };
+    /// Shares an engine that has no connection yet; its records go to a journal, if there is one.
+    pub fn new(engine: Engine, orders: Sender<Order>, journal: Option<Journal>) -> Inner {
+        let guarded = Guarded { engine, connection: None, early: Vec::new(), orders, wakes: Moment(0), journal };
         Inner { guarded: Mutex::new(guarded), clock: Instant::now() }
     }
 
@@ -45,13 +48,14 @@ impl Inner {
     }
 
     /// Lets the engine do something, and carries out what it wants: messages and jobs under the
-    /// lock, which keeps their order, callbacks without it.
+    /// lock, which keeps their order, callbacks without it. Before that it is in the journal.
     pub fn run<R>(&self, call: impl FnOnce(&mut Engine, Time) -> R) -> R {
         let (result, finished) = {
             let mut guarded = self.lock();
             let result = call(&mut guarded.engine, self.time());
+            guarded.record();
             let effects = guarded.engine.take_effects();
-            let Guarded { engine, connection, early, orders, wakes } = &mut *guarded;
+            let Guarded { engine, connection, early, orders, wakes, .. } = &mut *guarded;
             early.extend(effects.messages);
             if let Some(connection) = connection {
                 early.drain(..).for_each(|(generation, message)| connection.send(generation, message));
@@ -82,6 +86,26 @@ impl Inner {
         let due = self.lock().engine.deadline().is_some_and(|due| due <= self.time().now);
         if due {
             self.run(|engine, time| engine.tick(time));
+        }
+    }
+}
+
+impl Guarded {
+    fn record(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        let records = self.engine.take_records(false);
+        let added = match records.is_empty() {
+            true => Ok(()),
+            false => journal.append(&records),
+        };
+        let added = added.and_then(|()| match journal.is_long() {
+            true => journal.rewrite(&self.engine.take_records(true)),
+            false => Ok(()),
+        });
+        if added.is_err() {
+            // Everything goes on, and ends with this process.
+            self.journal = None;
+            self.engine.stop_records();
         }
     }
 }

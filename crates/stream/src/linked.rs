@@ -1,5 +1,6 @@
 //! Files that have several names: which paths are one file, as far as this device has seen them.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
 use crate::names::is_below;
@@ -8,7 +9,7 @@ use crate::names::is_below;
 const NAMES_MAX: usize = 4096;
 
 /// Paths by the id of their file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Linked {
     names: HashMap<u64, BTreeSet<Vec<u8>>>,
     count: usize,

@@ -1,6 +1,8 @@
 //! Options of a volume, with their defaults.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use connection::Waiting;
@@ -24,6 +26,10 @@ pub struct Options {
     /// Where changes are kept that the server has not got yet, over a restart of this device too.
     /// Without it, they are lost when the process ends.
     pub outbox: Option<Room>,
+    /// A memory of [`crate::Journal::memory`] that outlives this process: what is in it is gone on
+    /// with, as if only the connection had been lost, and what follows is added. One process at a
+    /// time uses it.
+    pub journal: Option<Arc<OwnedFd>>,
     /// Bytes of changes that are not on the server yet: beyond half of it they are sent without a
     /// sync, beyond all of it writes wait for the server, or fail if it is away. With an outbox,
     /// its bytes count while the server is away.
@@ -53,6 +59,7 @@ impl Default for Options {
             memory_bytes: 16 << 20,
             cache: None,
             outbox: None,
+            journal: None,
             dirty_bytes: 8 << 20,
             nameless_bytes: 64 << 20,
             names_ttl: Duration::from_secs(1),

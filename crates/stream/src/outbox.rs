@@ -6,6 +6,7 @@
 
 mod stored;
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -33,14 +34,14 @@ fn numbers_of(name: &str) -> Option<(u64, u64)> {
 }
 
 /// A number that a server gave to a device, and what shows that it is its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub number: u128,
     pub secret: Secret,
 }
 
 /// The identity of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Who {
     /// Missing until a server gave it one.
     pub identity: Option<Identity>,

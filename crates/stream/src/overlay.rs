@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// Mark of extents that no transaction has yet.
 const OPEN: u64 = 0;
@@ -28,6 +29,17 @@ struct Extent {
     mark: u64,
 }
 
+/// One change of an overlay. All of them in their order make the same overlay again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Step {
+    Write { offset: u64, bytes: Bytes },
+    Cut { size: u64 },
+    Seal { mark: u64 },
+    Split { at: u64 },
+    Remark { start: u64, end: u64, from: u64, to: u64 },
+    Settle { mark: u64 },
+}
+
 /// The extents of one file, by where they begin; none overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
@@ -35,6 +47,8 @@ pub(crate) struct Overlay {
     open_bytes: u64,
     /// Bytes of all extents, open or not.
     bytes: u64,
+    /// The steps since they were taken last, if somebody takes them.
+    steps: Option<Vec<Step>>,
 }
 
 impl Piece {
@@ -71,11 +85,65 @@ impl Overlay {
         self.bytes
     }
 
+    /// Keeps its steps from now on.
+    pub fn keep_steps(&mut self) {
+        self.steps.get_or_insert_default();
+    }
+
+    /// The steps since the last call.
+    pub fn take_steps(&mut self) -> Vec<Step> {
+        self.steps.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Steps that make this overlay from nothing, in place of all that were kept.
+    pub fn all_steps(&mut self) -> Vec<Step> {
+        self.take_steps();
+        let mut marks: Vec<u64> = self.extents.values().map(|extent| extent.mark).collect();
+        marks.sort_unstable();
+        marks.dedup();
+        // What is open goes last, since a seal is of all that is open.
+        let open = usize::from(marks.first() == Some(&OPEN));
+        marks.rotate_left(open);
+        let mut steps = Vec::new();
+        for mark in marks {
+            for (offset, extent) in self.extents.iter().filter(|(_, extent)| extent.mark == mark) {
+                let bytes = match &extent.piece {
+                    Piece::Growing(bytes) => Bytes::copy_from_slice(bytes),
+                    Piece::Fixed(bytes) => bytes.clone(),
+                };
+                steps.push(Step::Write { offset: *offset, bytes });
+            }
+            if mark != OPEN {
+                steps.push(Step::Seal { mark });
+            }
+        }
+        steps
+    }
+
+    /// Does a step again.
+    pub fn repeat(&mut self, step: Step) {
+        match step {
+            Step::Write { offset, bytes } => self.write(offset, bytes),
+            Step::Cut { size } => self.cut(size),
+            Step::Seal { mark } => drop(self.seal(mark)),
+            Step::Split { at } => self.split(at),
+            Step::Remark { start, end, from, to } => self.remark(start, end, from, to),
+            Step::Settle { mark } => self.settle(mark),
+        }
+    }
+
+    fn note(&mut self, step: impl FnOnce() -> Step) {
+        if let Some(steps) = &mut self.steps {
+            steps.push(step());
+        }
+    }
+
     /// Writes over what is there. `offset + bytes` does not overflow.
     pub fn write(&mut self, offset: u64, bytes: Bytes) {
         if bytes.is_empty() {
             return;
         }
+        self.note(|| Step::Write { offset, bytes: bytes.clone() });
         let end = offset + bytes.len() as u64;
         self.clear(offset, end);
         self.open_bytes += bytes.len() as u64;
@@ -99,6 +167,7 @@ impl Overlay {
 
     /// Removes everything from `size` on.
     pub fn cut(&mut self, size: u64) {
+        self.note(|| Step::Cut { size });
         self.clear(size, u64::MAX);
     }
 
@@ -143,6 +212,7 @@ impl Overlay {
     /// on.
     pub fn seal(&mut self, mark: u64) -> Vec<(u64, Bytes)> {
         debug_assert_ne!(mark, OPEN);
+        self.note(|| Step::Seal { mark });
         self.open_bytes = 0;
         let open = self.extents.iter_mut().filter(|(_, extent)| extent.mark == OPEN);
         open.map(|(offset, extent)| {
@@ -156,6 +226,7 @@ impl Overlay {
 
     /// A transaction has these bytes instead of the one that they were sealed for.
     pub fn remark(&mut self, start: u64, end: u64, from: u64, to: u64) {
+        self.note(|| Step::Remark { start, end, from, to });
         for (_, extent) in self.extents.range_mut(start..end).filter(|(_, extent)| extent.mark == from) {
             extent.mark = to;
         }
@@ -163,6 +234,11 @@ impl Overlay {
 
     /// Splits what covers an offset, so that an extent begins there.
     pub fn split(&mut self, at: u64) {
+        self.note(|| Step::Split { at });
+        self.split_at(at);
+    }
+
+    fn split_at(&mut self, at: u64) {
         let Some((start, extent)) = self.extents.range(..at).next_back() else { return };
         let start = *start;
         if start + extent.piece.len() as u64 <= at {
@@ -177,6 +253,7 @@ impl Overlay {
 
     /// A transaction is committed: the blocks hold what it wrote.
     pub fn settle(&mut self, mark: u64) {
+        self.note(|| Step::Settle { mark });
         let bytes = &mut self.bytes;
         self.extents.retain(|_, extent| {
             let stays = extent.mark != mark;
@@ -191,9 +268,9 @@ impl Overlay {
     }
 
     fn clear(&mut self, start: u64, end: u64) {
-        self.split(start);
+        self.split_at(start);
         if end != u64::MAX {
-            self.split(end);
+            self.split_at(end);
         }
         let gone: Vec<u64> = self.extents.range(start..end).map(|(from, _)| *from).collect();
         for from in gone {
@@ -211,6 +288,50 @@ mod tests {
     use units::{Rng, SplitMix64};
 
     use super::*;
+
+    /// What an overlay holds, by where it begins: pieces that are open may be gathered otherwise.
+    fn held(overlay: &Overlay) -> (Vec<Option<(u8, u64)>>, u64, u64) {
+        let mut cells = vec![None; 400];
+        for (from, extent) in &overlay.extents {
+            let bytes = extent.piece.as_slice();
+            bytes.iter().enumerate().for_each(|(i, byte)| cells[*from as usize + i] = Some((*byte, extent.mark)));
+        }
+        (cells, overlay.open_bytes, overlay.bytes)
+    }
+
+    #[test]
+    fn steps_make_the_same_overlay() {
+        let mut rng = SplitMix64(8);
+        for _ in 0..300 {
+            let (mut overlay, mut again, mut mark) = (Overlay::default(), Overlay::default(), 0);
+            overlay.keep_steps();
+            for _ in 0..40 {
+                let (at, len) = (rng.below(300), 1 + rng.below(99));
+                match rng.below(9) {
+                    0..5 => overlay.write(at, (0..len).map(|_| rng.next_u64() as u8).collect()),
+                    5 => overlay.cut(at),
+                    6 => {
+                        mark += 1;
+                        overlay.seal(mark);
+                    }
+                    7 if mark > 1 => {
+                        overlay.split(at);
+                        overlay.split(at + len);
+                        overlay.remark(at, at + len, mark, mark - 1);
+                    }
+                    _ if mark > 0 => overlay.settle(1 + rng.below(mark)),
+                    _ => {}
+                }
+                if rng.below(8) == 0 {
+                    again = Overlay::default();
+                    overlay.all_steps().into_iter().for_each(|step| again.repeat(step));
+                } else {
+                    overlay.take_steps().into_iter().for_each(|step| again.repeat(step));
+                }
+                assert_eq!(held(&again), held(&overlay));
+            }
+        }
+    }
 
     /// Against plain arrays of bytes and marks.
     #[test]

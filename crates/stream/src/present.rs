@@ -1,9 +1,10 @@
 //! The blocks of a file that hold data. The others read as zeros and are never asked for.
 
+use serde::{Deserialize, Serialize};
 use wire::BlockRange;
 
 /// Ranges of blocks that may hold anything but zeros.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Present {
     /// First and one behind the last, ascending, apart from each other.
     ranges: Vec<(u64, u64)>,

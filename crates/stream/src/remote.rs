@@ -1,5 +1,6 @@
 //! A volume on a server, for all threads of a process.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, ThreadId};
@@ -19,15 +20,15 @@ use crate::job::Order;
 use crate::outbox::{Held, Outbox};
 use crate::storage::StorageThread;
 use crate::{
-    Allocation, Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status,
-    StreamError,
+    Allocation, Done, ErrorKind, FileRef, Handle, Journal, LockWish, Lost, OpenHow, Opened, Options, SetAttributes,
+    Status, StreamError,
 };
 
 /// Bytes that one read brings at most; a longer one is answered short.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
 
 /// A volume, as its server describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// Its identity: another volume under the same name has another.
     pub id: u128,
@@ -41,6 +42,12 @@ pub struct VolumeInfo {
 /// further calls. Paths are names joined by `/`, without one at either end; empty: the top folder.
 /// Dropping it shuts it down.
 pub struct RemoteVolume {
+    shared: Arc<Shared>,
+    /// The request for which calls are made; 0: none with a number.
+    request: u64,
+}
+
+struct Shared {
     inner: Arc<Inner>,
     orders: Sender<Order>,
     storage: ThreadId,
@@ -94,17 +101,25 @@ impl RemoteVolume {
     }
 
     fn call(&self, call: Call) {
-        self.inner.run(|engine, time| engine.call(time, call));
+        self.shared.inner.run(|engine, time| engine.call(time, self.request, call));
+    }
+
+    /// The same volume, for calls that a request with this number wants; not 0. If the process dies
+    /// before it has answered the request, and the next one, with the same [`Options::journal`],
+    /// makes the call again, then the outcome is that of the first call: what was made, removed,
+    /// renamed or appended is not so twice. One request makes one such call.
+    pub fn for_request(&self, request: u64) -> RemoteVolume {
+        RemoteVolume { shared: Arc::clone(&self.shared), request }
     }
 
     /// The volume, as its server describes it.
     pub fn info(&self) -> VolumeInfo {
-        self.info
+        self.shared.info
     }
 
     /// Name of the volume on its server.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
     }
 
     /// Attributes of a file, folder or link, with what was changed here and is not on the server
@@ -336,7 +351,7 @@ impl RemoteVolume {
 
     /// The status of the volume.
     pub fn status(&self) -> Status {
-        self.inner.lock().engine.status()
+        self.shared.inner.lock().engine.status()
     }
 
     /// Ends everything: calls that wait, and all later ones, get [`crate::ErrorKind::Shutdown`].
@@ -344,6 +359,12 @@ impl RemoteVolume {
     /// device's storage needs; what has no place there is returned. Call [`RemoteVolume::sync_all`]
     /// with a deadline before, to get them to the server. A second call does nothing.
     pub fn shutdown(&self) -> Vec<Lost> {
+        self.shared.shutdown()
+    }
+}
+
+impl Shared {
+    fn shutdown(&self) -> Vec<Lost> {
         self.inner.run(|engine, time| engine.shut_down(time));
         let connection = self.inner.lock().connection.take();
         drop(connection);
@@ -352,7 +373,7 @@ impl RemoteVolume {
     }
 }
 
-impl Drop for RemoteVolume {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.shutdown();
     }
@@ -386,13 +407,23 @@ impl Start {
             // Nobody remembers who it was, so it is somebody new each time.
             None => (None, Held { next_number: 1, ..Held::default() }),
         };
+        let journal = options.journal.as_ref().map(|memory| memory.try_clone().and_then(Journal::open)).transpose();
+        let failed = |error: String| StreamError::volume(ErrorKind::Failed, name, error);
+        let journal = journal.map_err(|error| failed(error.to_string()))?;
         let (room, deadline) = (options.cache.clone(), options.open_deadline);
         let (tell, opened) = channel();
         // Nobody waits for it after the deadline.
         let opening = Box::new(move |outcome| drop(tell.send(outcome)));
-        let engine = Engine::new(name, options, held, opening);
+        let (journal, engine) = match journal {
+            None => (None, Engine::new(name, options, held, opening)),
+            Some((mut journal, records)) => {
+                let mut engine = Engine::recorded(name, options, held, &records, opening).map_err(failed)?;
+                journal.rewrite(&engine.take_records(true)).map_err(|error| failed(error.to_string()))?;
+                (Some(journal), engine)
+            }
+        };
         let (orders, receiver) = channel();
-        let inner = Arc::new(Inner::new(engine, orders.clone()));
+        let inner = Arc::new(Inner::new(engine, orders.clone(), journal));
         let storage = StorageThread { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
         let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || storage.work());
         let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
@@ -414,7 +445,10 @@ impl Start {
             }
         };
         let Start { inner, orders, storage, .. } = self;
-        Ok(Arc::new(RemoteVolume { inner, orders, storage, name: name.to_owned(), info }))
+        Ok(Arc::new(RemoteVolume {
+            shared: Arc::new(Shared { inner, orders, storage, name: name.to_owned(), info }),
+            request: 0,
+        }))
     }
 
     fn give_up(self, error: StreamError) -> StreamError {

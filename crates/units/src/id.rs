@@ -92,6 +92,7 @@ impl fmt::Display for PageId {
 /// Identity of a running action, chosen at random by the client at each process start (SYSFLOW's
 /// UUID token).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Token(pub u128);
 
 impl fmt::Display for Token {

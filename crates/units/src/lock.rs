@@ -2,6 +2,7 @@
 
 /// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LockKind {
     /// Others may hold shared locks too.
     Shared,
@@ -11,6 +12,7 @@ pub enum LockKind {
 
 /// A locked range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockRange {
     /// First byte.
     pub start: u64,
@@ -42,6 +44,7 @@ pub struct LockPiece {
 /// The locks of one owner on one file: ranges in ascending order that neither overlap nor
 /// continue each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockRanges(Vec<LockRange>);
 
 impl LockRanges {

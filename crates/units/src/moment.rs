@@ -5,6 +5,7 @@ use std::time::Duration;
 /// Microseconds since a start that only the caller knows. Pure crates take moments as parameters
 /// and own no clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moment(pub u64);
 
 impl Moment {

@@ -25,6 +25,7 @@ const PROOF_CONTEXT: &[u8] = b"runnel device 1";
 /// A file as it is or was: which one, and its version. Both are numbers of the volume; equal ones
 /// have equal contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Seen {
     /// Which file, whatever its name.
     pub file: u64,
@@ -41,6 +42,7 @@ impl Seen {
 
 /// The type of a file in a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum FileKind {
     /// A regular file.
@@ -70,6 +72,7 @@ impl FileKind {
 
 /// The owner of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Owner {
     /// Number of the user.
     pub uid: u32,
@@ -182,6 +185,7 @@ pub struct HeldLock {
 
 /// The secret that a server gave to a device with its number. It proves the identity of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Secret(pub [u8; SECRET_BYTES]);
 
 impl Secret {
@@ -211,6 +215,7 @@ impl fmt::Debug for Secret {
 
 /// The share of the link for pushes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Share {
     /// The rest that others leave.
     #[default]

@@ -1,12 +1,13 @@
 //! The attributes of a file besides its size.
 
+use serde::{Deserialize, Serialize};
 use units::Acl;
 use wire::volume::{Change, FileInfo, Owner};
 
 use crate::call::ACL_ACCESS;
 
 /// The attributes of a file besides its size.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Attributes {
     pub mtime_ns: i64,
     pub ctime_ns: i64,

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use units::{PageId, Token};
+use wire::ErrorCode;
 use wire::format::{COPY_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use wire::volume::{Allocation, Change, HeldLock, LeaseKind, Share};
-use wire::{ErrorCode, Notice};
+use wire::volume::{Allocation, Change, HeldLock, LeaseKind};
 
 use super::Engine;
 use super::effects::Time;
 use super::file::File;
 use super::files::Open;
+use super::transaction::copied_by;
+use super::transactions::Outcome;
 use super::wants::Want;
 use crate::call::{Call, Done, Handle, LockWish, XattrChange};
 use crate::names::{check_path, parent};
@@ -25,16 +26,12 @@ fn check_name(path: &[u8], name: &[u8]) -> Result<(), StreamError> {
     Err(StreamError::refused(ErrorCode::BadRequest, path, "the name of an extended attribute has 1 to 255 bytes"))
 }
 
-/// Blocks of one hint.
-const HINT_BLOCKS_MAX: usize = wire::format::HINT_PAGES_MAX;
-
-/// The stream of hints; of no running action.
-const HINT_TOKEN: Token = Token(0x7ead_0001);
-
 impl Engine {
-    /// Takes a call.
-    pub fn call(&mut self, time: Time, call: Call) {
+    /// Takes a call, made for a request with this number; 0: for none. One that comes again with
+    /// its number, since the process that had it died, is done once.
+    pub fn call(&mut self, time: Time, request: u64, call: Call) {
         self.session.set_time(time);
+        self.session.set_request(request);
         if self.session.is_closed() {
             let error =
                 StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
@@ -69,8 +66,8 @@ impl Engine {
             Call::Rename { from, to, replace, done } => self.writer().rename(from, to, replace, done),
             Call::Lease { of, kind, duration, done } => self.lease(of, kind, duration, done),
             Call::SyncAll { done } => self.writer().sync_all(done),
-            Call::Hint { handle, ranges } => self.hint(handle, &ranges),
-            Call::Share { handle, share } => self.share(handle, share),
+            Call::Hint { handle, ranges } => self.reader().hint(handle, &ranges),
+            Call::Share { handle, share } => self.reader().share(handle, share),
             Call::RateLimit { bytes_per_second } => self.session.limit_rate(bytes_per_second),
         }
         self.pump();
@@ -83,6 +80,9 @@ impl Engine {
         let checked = locked.and_then(|()| self.writer().check_write(handle, offset, bytes.len(), is_page));
         if checked.is_err() || bytes.is_empty() {
             return self.session.finish(done, checked);
+        }
+        if self.transactions.outcome(self.session.request()).is_some() {
+            return self.session.finish(done, Ok(()));
         }
         if self.files.is_nameless(handle) {
             let outcome = self.writer().write_nameless(handle, offset, bytes, is_page);
@@ -125,25 +125,31 @@ impl Engine {
         length: u64,
         done: Done<u64>,
     ) {
-        let change = self.copy_change((source, from_offset), (handle, offset), length);
-        let (key, change) = match change {
-            Ok(Some(found)) => found,
-            Ok(None) => return self.session.finish(done, Ok(0)),
-            Err(error) => return self.session.finish(done, Err(error)),
-        };
-        let copied = if let Change::Copy { length, .. } = &change { u64::from(*length) } else { 0 };
-        let path = self.files.get(&key).map(|file| file.path.clone()).unwrap_or_default();
+        let path = self.files.path_of(handle).to_vec();
         let to = path.clone();
-        let copied: Done<()> = Box::new(move |outcome| match outcome {
-            Ok(()) => done(Ok(copied)),
-            Err(error) if error.kind() == ErrorKind::Stale => {
-                let text = "what is to be copied was changed meanwhile; read and write it";
-                done(Err(StreamError::new(ErrorKind::Unsupported, &to, text)));
+        let told = move |copied: u64| -> Done<()> {
+            Box::new(move |outcome| match outcome {
+                Ok(()) => done(Ok(copied)),
+                Err(error) if error.kind() == ErrorKind::Stale => {
+                    let text = "what is to be copied was changed meanwhile; read and write it";
+                    done(Err(StreamError::new(ErrorKind::Unsupported, &to, text)));
+                }
+                Err(error) => done(Err(error)),
+            })
+        };
+        if let Some(copied) = self.transactions.copied_for(self.session.request()) {
+            // The end of the file may be another one by now.
+            return drop(self.writer().done_before(&path, told(copied)));
+        }
+        match self.copy_change((source, from_offset), (handle, offset), length) {
+            Ok(Some((key, change))) => {
+                let copied = told(copied_by(&change));
+                self.writer().seal(key);
+                self.writer().change_file(key, &path, vec![change], copied);
             }
-            Err(error) => done(Err(error)),
-        });
-        self.writer().seal(key);
-        self.writer().change_file(key, &path, vec![change], copied);
+            Ok(None) => self.session.finish(told(0), Ok(())),
+            Err(error) => self.session.finish(told(0), Err(error)),
+        }
     }
 
     /// What is to be asked of the server, and the file that it changes; `None` if there is nothing
@@ -154,7 +160,7 @@ impl Engine {
         (handle, offset): (Handle, u64),
         length: u64,
     ) -> Result<Option<(u64, Change)>, StreamError> {
-        let Open { file: source, how } = self.files.handle(source).ok_or_else(StreamError::bad_handle)?;
+        let Open { file: source, how, .. } = self.files.handle(source).ok_or_else(StreamError::bad_handle)?;
         let source = self.files.get(&source).filter(|_| how.read).ok_or_else(StreamError::bad_handle)?;
         let left = source.effective_size().saturating_sub(from_offset);
         let length = length.min(left).min(COPY_BYTES_MAX.into());
@@ -240,6 +246,11 @@ impl Engine {
 
     pub(super) fn close(&mut self, handle: Handle, done: Done<()>) {
         let Some(open) = self.files.close(handle) else {
+            if self.session.request() != 0 {
+                // It comes again, and which file it was nobody knows any more: all that is on its
+                // way is waited for.
+                return self.writer().sync_all(done);
+            }
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         if open.how.changes() {
@@ -250,6 +261,7 @@ impl Engine {
     }
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
+        let Some(done) = self.writer().done_before(&path, done) else { return };
         if let Some(key) = self.files.at(&path)
             && let Some(file) = self.files.get(&key)
             && file.is_only_here()
@@ -259,6 +271,7 @@ impl Engine {
             self.committer().unname(key);
             self.names.forget(&path);
             self.names.folder_changed(parent(&path), self.session.wall_ns());
+            self.transactions.note_outcome(self.session.request(), Outcome::default());
             return self.session.finish(done, Ok(()));
         }
         self.writer().seal_linked(&path);
@@ -354,41 +367,5 @@ impl Engine {
             true => file.hole_after(offset, block),
         });
         self.session.finish(done, outcome);
-    }
-
-    pub(super) fn hint(&mut self, handle: Handle, ranges: &[(u64, u64)]) {
-        let block = u64::from(self.session.block_bytes());
-        let (Some(open), Some(volume)) = (self.files.handle(handle), self.session.link.volume()) else { return };
-        let Some(file) = self.files.get(&open.file).filter(|_| self.session.options().hints) else { return };
-        let Some(number) = file.numbering.number() else { return };
-        let mut blocks = Vec::new();
-        for (offset, bytes) in ranges {
-            let end = offset.saturating_add(*bytes).min(file.size);
-            if *offset >= end {
-                continue;
-            }
-            let (first, last) = (offset / block, (end - 1) / block);
-            for index in first..=last.min(u64::from(u32::MAX)) {
-                let index = index as u32;
-                if blocks.len() < wire::format::HINT_PAGES_WAITING_MAX
-                    && file.table.get(index).is_none()
-                    && !file.table.present().is_hole(index)
-                {
-                    blocks.push(PageId::new(number, index));
-                }
-            }
-        }
-        for blocks in blocks.chunks(HINT_BLOCKS_MAX) {
-            self.session.link.notify(Notice::Hint { image: volume, token: HINT_TOKEN, pages: blocks.to_vec() });
-        }
-    }
-
-    pub(super) fn share(&mut self, handle: Handle, share: Share) {
-        let Some(open) = self.files.handle(handle) else { return };
-        let Some(file) = self.files.get_mut(&open.file) else { return };
-        file.numbering.set_share(share);
-        if let (Some(number), Some(volume)) = (file.numbering.number(), self.session.link.volume()) {
-            self.session.link.notify(Notice::FileShare { volume, file: number, share });
-        }
     }
 }

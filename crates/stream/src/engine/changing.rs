@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use wire::ErrorCode;
 use wire::format::LINK_BYTES_MAX;
-use wire::volume::{Change, Seen};
+use wire::volume::{Change, Seen, XattrHow};
 
 use super::attributes::Attributes;
 use super::transaction::{Transaction, is_of_attributes, path_of, paths_of, unnamed_path};
@@ -23,9 +23,21 @@ fn base_of(change: &Change) -> Option<Seen> {
     }
 }
 
+/// Whether a change cannot be made a second time with the same outcome.
+fn is_done_once(change: &Change) -> bool {
+    match change {
+        Change::MakeFolder { .. } | Change::MakeNode { .. } | Change::MakeLink { .. } => true,
+        Change::Link { .. } | Change::Rename { .. } | Change::Unlink { .. } | Change::RemoveFolder { .. } => true,
+        Change::SetXattr { how, .. } => *how != XattrHow::Any,
+        Change::RemoveXattr { .. } | Change::Copy { .. } => true,
+        _ => false,
+    }
+}
+
 impl Writer<'_> {
     /// Makes something whose name must be free, also of files that the server does not know.
     pub fn make(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+        let Some(done) = self.done_before(path, done) else { return };
         if let Some(Change::MakeLink { target, .. }) = changes.first()
             && (target.is_empty() || target.len() > LINK_BYTES_MAX)
         {
@@ -39,6 +51,7 @@ impl Writer<'_> {
     }
 
     pub fn remove_folder(&mut self, path: Vec<u8>, done: Done<()>) {
+        let Some(done) = self.done_before(&path, done) else { return };
         if self.files.has_only_here_below(&path) {
             return self.session.finish(done, Err(StreamError::refused(ErrorCode::NotEmpty, &path, "")));
         }
@@ -46,6 +59,7 @@ impl Writer<'_> {
     }
 
     pub fn rename(&mut self, from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()>) {
+        let Some(done) = self.done_before(&from, done) else { return };
         if let Err(error) = check_path(&to) {
             return self.session.finish(done, Err(error));
         }
@@ -76,6 +90,7 @@ impl Writer<'_> {
 
     /// Gives a file one more name; what is unsent of it is sent before.
     pub fn link(&mut self, from: Vec<u8>, to: Vec<u8>, done: Done<()>) {
+        let Some(done) = self.done_before(&from, done) else { return };
         let checked = check_path(&to).and_then(|()| match self.files.is_only_here_at(&to) {
             true => Err(StreamError::refused(ErrorCode::Exists, &to, "")),
             false => Ok(()),
@@ -113,8 +128,28 @@ impl Writer<'_> {
         if checked.is_err() {
             return self.session.finish(done, checked);
         }
+        let once = changes.iter().any(is_done_once);
+        let done = if once { self.done_before(path, done) } else { Some(done) };
+        let Some(done) = done else { return };
         let txn = self.queue_change(file, path, changes);
+        if once {
+            self.transactions.set_request(txn, self.session.request());
+        }
         self.calls.wait(Want::Change { path: path.to_vec(), txn, done }, self.session);
+    }
+
+    /// A request that comes again since the process that had it died: if its change was made, or is
+    /// under way, the call ends with that. Else the callback comes back.
+    pub fn done_before(&mut self, path: &[u8], done: Done<()>) -> Option<Done<()>> {
+        let request = self.session.request();
+        if let Some(outcome) = self.transactions.outcome(request) {
+            let outcome = outcome.error.clone().map_or(Ok(()), Err);
+            self.session.finish(done, outcome);
+            return None;
+        }
+        let Some(txn) = self.transactions.of_request(request) else { return Some(done) };
+        self.calls.wait(Want::Change { path: path.to_vec(), txn, done }, self.session);
+        None
     }
 
     /// Makes the transaction, for which nobody waits yet.

@@ -15,6 +15,7 @@ use wire::{ErrorCode, Reply};
 
 use super::blocks::Blocks;
 use super::dirty::Base;
+use super::file::File;
 use super::files::Files;
 use super::locks::{LockHolder, Locks, lost_lock};
 use super::read::Read;
@@ -23,10 +24,10 @@ use super::requests::AskFor;
 use super::session::Session;
 use super::touches::Touches;
 use super::transaction::Transaction;
-use super::transactions::Transactions;
+use super::transactions::{Outcome, Transactions};
 use super::wants::{WaitingCalls, Want};
 use super::writer::Writer;
-use crate::names::Names;
+use crate::names::{Names, parent};
 use crate::{ErrorKind, StreamError};
 
 /// Transactions under way at most. The server remembers the answers of the last 64.
@@ -132,6 +133,7 @@ impl Committer<'_> {
         let now = self.session.now();
         let removes_only_here = self.removes_only_here(id);
         let takes_existing = self.writer().may_take_existing(id);
+        let is_of_nameless = self.is_of_nameless(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let again = now.after(AGAIN);
         match answer {
@@ -163,6 +165,12 @@ impl Committer<'_> {
             Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.writer().take_existing(id),
             Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => {
                 self.writer().is_linked_there(id)
+            }
+            // Meanwhile this device took the name: nobody will see what it changes.
+            Ok(Reply::Error { code: ErrorCode::NotFound | ErrorCode::Stale | ErrorCode::Conflict, .. })
+                if is_of_nameless =>
+            {
+                self.committed(id, &[]);
             }
             // It was to remove what is only here.
             Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
@@ -197,6 +205,13 @@ impl Committer<'_> {
         }
     }
 
+    /// Whether it has attributes, told to be changed, of a file that has no name any more.
+    fn is_of_nameless(&self, id: u64) -> bool {
+        let txn = self.transactions.get(&id).filter(|txn| txn.told);
+        let file = txn.and_then(|txn| txn.changes_file).and_then(|key| self.files.get(&key));
+        file.is_some_and(File::is_nameless)
+    }
+
     /// Whether it removes a file that the server does not know.
     fn removes_only_here(&self, id: u64) -> bool {
         let Some(txn) = self.transactions.get(&id) else { return false };
@@ -211,8 +226,13 @@ impl Committer<'_> {
         let seen = versions.last().copied().unwrap_or_default();
         self.transactions.unstore(id, &mut txn, None, self.session);
         self.transactions.rebase(id, Base::Known(txn.effect.seen_before(seen)));
+        self.transactions.note_outcome(txn.request, Outcome::of(&txn, versions));
         match txn.file {
-            Some(key) => self.reader().file_committed(key, id, &txn, seen),
+            Some(key) => {
+                let path = self.files.get(&key).map_or(&txn.path, |file| &file.path);
+                self.calls.list_again(parent(path), self.session);
+                self.reader().file_committed(key, id, &txn, seen);
+            }
             None => self.names_changed(&txn, versions),
         }
         self.tell_callers(id, None, versions);
@@ -272,6 +292,8 @@ impl Committer<'_> {
         if !txn.is_data() {
             self.transactions.without_attributes(id, txn.base, self.files, self.session);
         }
+        let outcome = Outcome { error: Some(error.clone()), ..Outcome::default() };
+        self.transactions.note_outcome(txn.request, outcome);
         // A change of names or attributes is told to whoever waits for it, and kept for nobody.
         let lost = txn.is_data().then(|| error.to_string());
         let kept_as = self.transactions.unstore(id, &mut txn, lost.as_deref(), self.session);
@@ -299,6 +321,7 @@ impl Committer<'_> {
     pub fn tell_callers(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
         for waiting in self.calls.answered(id, error) {
             let outcome = error.cloned().map_or(Ok(()), Err);
+            self.session.set_request(waiting.request);
             match waiting.want {
                 Want::Change { done, .. } => self.session.finish(done, outcome),
                 Want::Sync { error, closing, done, .. } => {

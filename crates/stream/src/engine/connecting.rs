@@ -87,12 +87,8 @@ impl Engine {
         self.session.set_time(time);
         self.session.lost_connection(reason);
         self.locks.disconnected();
-        self.files.forget_numbers();
+        self.files.disconnected();
         self.touches = Touches::default();
-        for file in self.files.values_mut() {
-            file.numbering.disconnected();
-            file.table.disconnected();
-        }
         self.calls.disconnected();
         self.transactions.disconnected();
         self.transactions.store_unsent(&self.files, &mut self.session);

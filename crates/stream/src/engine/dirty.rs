@@ -1,10 +1,11 @@
 //! Changes of a file that are in no transaction yet.
 
+use serde::{Deserialize, Serialize};
 use units::Moment;
 use wire::volume::{Change, Owner, Seen};
 
 /// The version on which a change is based.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Base {
     /// On whatever is there.
     Free,
@@ -15,7 +16,7 @@ pub(super) enum Base {
 }
 
 /// Changes that no transaction has yet, beside the open extents of the overlay.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Dirty {
     pub base: Base,
     /// The file is to be made, with these permission bits and this owner.

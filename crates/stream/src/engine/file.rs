@@ -1,6 +1,7 @@
 //! One file as this device knows it: its blocks of the server's version, and the changes that were
 //! made here.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use units::Token;
@@ -22,7 +23,7 @@ pub(super) fn whole_blocks(bytes: u64) -> u64 {
 ///
 /// Invariant: with a version all its clean blocks are of that one; without one nothing of it is on
 /// the server.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct File {
     pub path: Vec<u8>,
     /// Removed, replaced or overtaken: it is not at its path any more, and nothing that is written
@@ -33,12 +34,15 @@ pub(super) struct File {
     pub size: u64,
     /// With what was changed here.
     pub attributes: Attributes,
+    #[serde(skip)]
     pub handles: usize,
     /// How the server knows it while it is open here.
     pub numbering: Numbering,
     /// Its blocks on this device.
+    #[serde(skip)]
     pub table: BlockTable,
     /// All that was handed out since this version was opened is still true.
+    #[serde(skip)]
     pub kernel: Option<Seen>,
     /// Size and version must be asked for before anything is read.
     pub unsure: bool,
@@ -49,6 +53,7 @@ pub(super) struct File {
     pub taken: Option<(u16, Option<Owner>)>,
     /// Its changes were refused.
     pub stale: Option<StreamError>,
+    #[serde(skip)]
     pub reads: BTreeSet<u64>,
     /// When it was used last, counted.
     pub used: u64,
@@ -64,7 +69,7 @@ impl File {
             attributes: Attributes { mode: 0o644, links: 1, ..Attributes::default() },
             handles: 0,
             numbering: Numbering::new(token),
-            table: BlockTable::new(),
+            table: BlockTable::default(),
             kernel: None,
             unsure: false,
             unsent: Unsent::default(),

@@ -1,5 +1,6 @@
 //! The files that this device knows, and the handles by which they are open.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use units::{InodeId, Moment};
@@ -7,6 +8,7 @@ use wire::volume::{Change, FileInfo, FileKind, Seen};
 
 use super::dirty::Dirty;
 use super::file::File;
+use super::marks::Marks;
 use super::table::Block;
 use crate::call::{Handle, OpenHow, SetAttributes};
 use crate::linked::Linked;
@@ -17,10 +19,12 @@ use crate::{ErrorKind, FileRef, StreamError};
 const FILES_KEPT_MAX: usize = 1024;
 
 /// An open handle.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Open {
     pub file: u64,
     pub how: OpenHow,
+    /// The request that opened it; 0: none with a number.
+    pub request: u64,
 }
 
 /// Files by key, by path, and by the number that the present connection has for them.
@@ -41,6 +45,15 @@ pub(super) struct Files {
     linked: Linked,
     /// Times that a file was opened; says which was used last.
     uses: u64,
+    pub marks: FileMarks,
+}
+
+/// What of the files changed since it was recorded last.
+#[derive(Default)]
+pub(super) struct FileMarks {
+    pub files: Marks<u64>,
+    pub handles: Marks<Handle>,
+    pub linked: Marks<()>,
 }
 
 impl Files {
@@ -49,7 +62,32 @@ impl Files {
     }
 
     pub fn get_mut(&mut self, key: &u64) -> Option<&mut File> {
+        self.marks.files.add(*key);
         self.files.get_mut(key)
+    }
+
+    /// The same for who records what changed.
+    pub fn unmarked_mut(&mut self, key: u64) -> Option<&mut File> {
+        self.files.get_mut(&key)
+    }
+
+    /// All handles are to be recorded.
+    pub fn mark_handles(&mut self) {
+        self.handles.keys().for_each(|handle| self.marks.handles.add(*handle));
+    }
+
+    /// Goes on with a file of an earlier process, whose handles come after it.
+    pub fn resume(&mut self, key: u64, mut file: File) {
+        file.unsent.resumed(Moment(0));
+        file.unsent.overlay_mut().keep_steps();
+        self.uses = self.uses.max(file.used);
+        if file.unsent.is_dirty() {
+            self.busy.insert(key);
+        }
+        if !file.gone {
+            self.by_path.insert(file.path.clone(), key);
+        }
+        self.files.insert(key, file);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&u64, &File)> {
@@ -60,18 +98,28 @@ impl Files {
         self.files.values()
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut File> {
-        self.files.values_mut()
+    /// The connection is gone, and with it what was under way on it; nobody records that.
+    pub fn disconnected(&mut self) {
+        self.by_number.clear();
+        for file in self.files.values_mut() {
+            file.numbering.disconnected();
+            file.table.disconnected();
+        }
     }
 
     /// A file is known from now on, under its path.
-    pub fn insert(&mut self, key: u64, file: File) {
+    pub fn insert(&mut self, key: u64, mut file: File) {
+        self.marks.files.add(key);
+        if self.marks.files.is_on() {
+            file.unsent.overlay_mut().keep_steps();
+        }
         self.by_path.insert(file.path.clone(), key);
         self.files.insert(key, file);
     }
 
     /// Forgets a file.
     pub fn remove(&mut self, key: u64) -> Option<File> {
+        self.marks.files.add(key);
         let file = self.files.remove(&key)?;
         self.leave_path(key, &file.path);
         Some(file)
@@ -95,6 +143,7 @@ impl Files {
 
     /// A file has another path.
     pub fn move_to(&mut self, key: u64, path: Vec<u8>) {
+        self.marks.files.add(key);
         let Some(file) = self.files.get_mut(&key) else { return };
         self.by_path.remove(&file.path);
         self.by_path.insert(path.clone(), key);
@@ -103,6 +152,7 @@ impl Files {
 
     /// The path of a file does not stand for it any more.
     pub fn mark_gone(&mut self, key: u64) {
+        self.marks.files.add(key);
         let Some(file) = self.files.get_mut(&key) else { return };
         file.gone = true;
         let path = file.path.clone();
@@ -130,14 +180,11 @@ impl Files {
         self.by_number.remove(&number);
     }
 
-    /// The connection is gone, and its numbers with it.
-    pub fn forget_numbers(&mut self) {
-        self.by_number.clear();
-    }
-
     /// Opens a file by a handle.
     pub fn open(&mut self, handle: Handle, open: Open) {
         self.uses += 1;
+        self.marks.files.add(open.file);
+        self.marks.handles.add(handle);
         if let Some(file) = self.files.get_mut(&open.file) {
             file.handles += 1;
             file.used = self.uses;
@@ -147,11 +194,18 @@ impl Files {
 
     /// A handle is not used any more; the file counts it until it is released.
     pub fn close(&mut self, handle: Handle) -> Option<Open> {
+        self.marks.handles.add(handle);
         self.handles.remove(&handle)
     }
 
     pub fn handle(&self, handle: Handle) -> Option<Open> {
         self.handles.get(&handle).copied()
+    }
+
+    /// The handle that a request with a number has opened.
+    pub fn opened_for(&self, request: u64) -> Option<Handle> {
+        let mut opened = self.handles.iter().filter(|(_, open)| request != 0 && open.request == request);
+        opened.next().map(|(handle, _)| *handle)
     }
 
     pub fn handles(&self) -> usize {
@@ -222,13 +276,14 @@ impl Files {
     }
 
     pub fn linked_mut(&mut self) -> &mut Linked {
+        self.marks.linked.add(());
         &mut self.linked
     }
 
     /// The server says what a path is.
     pub fn note_linked(&mut self, path: &[u8], info: &FileInfo) {
         if info.kind != FileKind::Folder && info.links > 1 {
-            self.linked.add(info.seen.file, path);
+            self.linked_mut().add(info.seen.file, path);
         }
     }
 
@@ -363,6 +418,8 @@ impl Files {
         };
         let (mode, atime, mtime) = (*mode, *atime, *mtime);
         file.unsent.take_dirty();
+        // A cut to the size that it had, or changes that were committed meanwhile, left it behind.
+        file.unsent.forget_size();
         let wanted = SetAttributes { mode, atime_ns: atime, mtime_ns: mtime, ..SetAttributes::default() };
         wanted.changes(&file.path, Some(Seen::of_file(seen.file)))
     }

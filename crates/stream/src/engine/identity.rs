@@ -43,6 +43,11 @@ impl Showing {
         Showing { durable: who.identity.is_some(), who, ..Showing::default() }
     }
 
+    /// Who this device is.
+    pub fn who(&self) -> Who {
+        self.who
+    }
+
     /// The volume is open on a new connection.
     pub fn connected(&mut self, nonce: u128) {
         self.nonce = nonce;

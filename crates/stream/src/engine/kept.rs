@@ -1,7 +1,9 @@
 //! The place of a transaction in the outbox.
 
+use serde::{Deserialize, Serialize};
+
 /// Whether a transaction is in the outbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Keep {
     #[default]
     No,
@@ -13,7 +15,7 @@ enum Keep {
 ///
 /// Invariant: it has a number there while it is kept. Those that follow it know it by the number of
 /// its first storing, whatever its present one is.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     keep: Keep,
     /// Its number in the outbox.
@@ -78,7 +80,13 @@ impl Kept {
         self.removes.append(numbers);
     }
 
-    /// Those that were kept for it.
+    /// Those that are kept for it, as far as they are there.
+    pub fn kept_too(&mut self, is_there: impl Fn(u64) -> bool) -> &[u64] {
+        self.removes.retain(|number| is_there(*number));
+        &self.removes
+    }
+
+    /// Those that were kept for it; they are not any more.
     pub fn take_kept_too(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.removes)
     }

@@ -12,12 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use connection::Unanswered;
+use serde::{Deserialize, Serialize};
 use units::{LockKind, LockRange, LockRanges, Moment};
 use wire::volume::{HeldLock, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
 use super::effects::Effects;
 use super::files::Files;
+use super::marks::Marks;
 use super::requests::{AskFor, BUSY_TIME};
 use super::session::{ANSWER_TIME, Session};
 use crate::call::{Done, LockOwner, LockWish};
@@ -27,7 +29,8 @@ use crate::{ErrorKind, StreamError};
 pub(super) type LockHolder = (u64, LockOwner);
 
 /// The locks of one owner in one file.
-struct Held {
+#[derive(Serialize, Deserialize)]
+pub(super) struct Held {
     /// The file, as the server calls it.
     file: u64,
     pid: u32,
@@ -60,9 +63,55 @@ pub(super) struct Locks {
     asked: BTreeMap<u64, Step>,
     /// The server had no time; nothing is asked before.
     paused_until: Moment,
+    /// Owners whose locks changed since they were recorded last.
+    pub marks: Marks<LockHolder>,
+}
+
+/// A range that was unlocked, and the server may not know it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Unlocking {
+    holder: LockHolder,
+    file: u64,
+    range: (u64, u64),
 }
 
 impl Locks {
+    /// Owners with locks.
+    pub fn holders(&self) -> impl Iterator<Item = LockHolder> {
+        self.held.keys().copied()
+    }
+
+    /// The locks of an owner.
+    pub fn held(&self, holder: LockHolder) -> Option<&Held> {
+        self.held.get(&holder)
+    }
+
+    /// Owners whose locks somebody else may have by now.
+    pub fn lost(&self) -> &BTreeSet<LockHolder> {
+        &self.lost
+    }
+
+    /// What was unlocked and may not be known to the server.
+    pub fn unlocking(&self) -> Vec<Unlocking> {
+        let unlocks = self.steps().filter(|step| step.ask.kind.is_none());
+        let range = |step: &Step| (step.ask.start, step.ask.end);
+        unlocks.map(|step| Unlocking { holder: step.holder, file: step.ask.file, range: range(step) }).collect()
+    }
+
+    /// Goes on with the locks that an earlier process had.
+    pub fn resume(
+        &mut self,
+        held: BTreeMap<LockHolder, Held>,
+        lost: BTreeSet<LockHolder>,
+        unlocking: Vec<Unlocking>,
+        now: Moment,
+    ) {
+        (self.held, self.lost) = (held, lost);
+        for Unlocking { holder, file, range } in unlocking {
+            self.release(holder, file, range, now);
+        }
+    }
+
     fn steps(&self) -> impl Iterator<Item = &Step> {
         self.waiting.iter().chain(self.asked.values())
     }
@@ -152,6 +201,7 @@ impl Locks {
 
     /// Notes what an owner has now.
     fn note(&mut self, holder: LockHolder, file: u64, pid: u32, (start, end): (u64, u64), kind: Option<LockKind>) {
+        self.marks.add(holder);
         let held = self.held.entry(holder).or_insert_with(|| Held { file, pid, ranges: LockRanges::default() });
         held.ranges.set(start, end, kind);
         if held.ranges.as_slice().is_empty() {
@@ -162,6 +212,7 @@ impl Locks {
     /// Somebody else has a lock of this owner.
     pub fn lose(&mut self, holder: LockHolder, now: Moment) {
         self.waiting.retain(|step| !(step.is_claim && step.holder == holder));
+        self.marks.add(holder);
         if let Some(held) = self.held.remove(&holder) {
             self.release(holder, held.file, (0, u64::MAX), now);
         }

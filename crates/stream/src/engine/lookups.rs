@@ -14,16 +14,13 @@ use super::file::File;
 use super::opener::Opener;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
-use super::wants::{Waiting, Want};
+use super::wants::{LISTING_TRIES, Waiting, Want};
 use crate::call::{Done, Handle, Opened, Xattrs};
 use crate::names::{check_path, join, last, parent};
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Entries of one page of a listing: such an answer is below 350 KiB even with the longest names.
 const PAGE_ENTRIES: u16 = 1024;
-
-/// How often a listing begins anew because the folder changed; then it is taken as it comes.
-const LISTING_TRIES: u32 = 3;
 
 impl Opener<'_> {
     pub fn stat(&mut self, of: FileRef, done: Done<FileInfo>) {
@@ -291,6 +288,7 @@ impl Opener<'_> {
             return;
         };
         let path = waiting.want.path().to_vec();
+        self.session.set_request(waiting.request);
         match answer {
             Ok(Reply::Volume(reply)) => self.want_replied(id, waiting, reply),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
@@ -320,7 +318,8 @@ impl Opener<'_> {
 
     fn want_replied(&mut self, id: u64, waiting: Waiting, reply: VolumeReply) {
         let now = self.session.now();
-        match (waiting.want, reply) {
+        let Waiting { want, since, tries, request, .. } = waiting;
+        match (want, reply) {
             (Want::Stat { path, done }, VolumeReply::Attributes(info)) => {
                 self.names.put(&path, Some(info), now);
                 self.files.note_linked(&path, &info);
@@ -343,7 +342,7 @@ impl Opener<'_> {
                     return self.session.finish(done, Err(error));
                 }
                 let want = Want::Lease { path, file: Some(info.seen.file), kind, duration, done };
-                self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
+                self.calls.insert(id, Waiting { want, since, asked: false, tries, request });
             }
             (Want::Lease { done, .. }, VolumeReply::Leased { duration_ms }) => {
                 self.session.finish(done, Ok(Duration::from_millis(u64::from(duration_ms))));
@@ -362,13 +361,13 @@ impl Opener<'_> {
                 }
                 if changed {
                     let want = Want::List { path, folder: None, entries: Vec::new(), again: again + 1, done };
-                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
+                    self.calls.insert(id, Waiting { want, since, asked: false, tries, request });
                     return;
                 }
                 entries.extend(page);
                 if more {
                     let want = Want::List { path, folder: Some(seen), entries, again, done };
-                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false, tries: waiting.tries });
+                    self.calls.insert(id, Waiting { want, since, asked: false, tries, request });
                     return;
                 }
                 for entry in entries.iter().filter(|entry| entry.info.links > 1) {

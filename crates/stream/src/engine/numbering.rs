@@ -1,15 +1,18 @@
 //! The number that a file has on the present connection.
 
+use serde::{Deserialize, Serialize};
 use units::{InodeId, Token};
 use wire::volume::Share;
 
 /// The number of a file on the present connection, and with what it is opened there.
 ///
 /// Invariant: without a connection there is no number, and it is not being opened.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Numbering {
+    #[serde(skip)]
     number: Option<InodeId>,
     /// It is being opened on the present connection.
+    #[serde(skip)]
     opening: bool,
     token: Token,
     share: Option<Share>,

@@ -62,6 +62,26 @@ impl Opener<'_> {
         if let Err(error) = self.session.check_open(&path, how) {
             return self.session.finish(done, Err(error));
         }
+        let request = self.session.request();
+        if let Some((handle, file)) = self.files.opened_for(request).and_then(|handle| {
+            let (_, file) = self.files.opened(handle)?;
+            Some((handle, file))
+        }) {
+            let opened = Opened { handle, info: file.info(), unchanged: false };
+            return self.session.finish(done, Ok(opened));
+        }
+        if let Some(outcome) = self.transactions.outcome(request).cloned() {
+            let made = match outcome.error {
+                Some(error) => Err(error),
+                None => Ok(self.committer().created(&path, how, token, (outcome.seen, outcome.mtime_ns))),
+            };
+            return self.session.finish(done, made);
+        }
+        if let Some(txn) = self.transactions.of_request(request) {
+            let made_ns = self.transactions.get(&txn).map_or(0, |txn| txn.mtime_ns);
+            self.calls.wait(Want::Create { path, how, token, txn, made_ns, done }, self.session);
+            return;
+        }
         let here = self.files.at(&path);
         let here = here.filter(|key| self.files.get(key).is_some_and(|file| file.seen.is_none()));
         if let Some(key) = here {
@@ -74,7 +94,8 @@ impl Opener<'_> {
         if let Some(mode) = how.create {
             if how.exclusive {
                 let change = Change::Create { path: path.clone(), mode, exclusive: true, owner: how.owner };
-                let txn = Transaction::new(&path, vec![change], self.session.wall_ns());
+                let mut txn = Transaction::new(&path, vec![change], self.session.wall_ns());
+                txn.request = request;
                 let id = self.session.next_id();
                 self.transactions.insert(id, txn);
                 self.calls.wait(

@@ -1,5 +1,6 @@
 //! The state of a transaction on its way to the server.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use units::Moment;
@@ -15,7 +16,7 @@ const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Dura
 const TRIES_MAX: u32 = 20;
 
 /// Where a transaction is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     /// To be sent, not before this moment.
     Queued(Moment),
@@ -30,7 +31,7 @@ enum State {
 ///
 /// Invariant: it is sent under the number that it has. Once the server has refused that one it gets
 /// another, which is higher; a parked one has none.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Sending {
     /// Given when it is sent or stored for the first time.
     number: Option<u64>,
@@ -160,6 +161,12 @@ impl Sending {
         if self.is_under_way() {
             self.state = State::Queued(Moment(0));
         }
+    }
+
+    /// Another process goes on with it, whose clock begins anew. It may have been sent, also by its
+    /// number.
+    pub fn resumed(&mut self) {
+        self.state = State::Queued(Moment(0));
     }
 
     /// When it is sent again, if that is later than now.

@@ -45,6 +45,8 @@ pub(super) struct Session {
     rate_limit: u64,
     /// Last number given to a call, read, file, handle or transaction.
     last_id: u64,
+    /// The request for which something is done now; 0: none with a number.
+    request: u64,
     pub lost: LostChanges,
     effects: Effects,
 }
@@ -61,6 +63,7 @@ impl Session {
             showing: Showing::new(who),
             rate_limit: options.rate_limit,
             last_id: 0,
+            request: 0,
             lost: LostChanges::new(lost),
             effects: Effects::default(),
             options,
@@ -105,6 +108,41 @@ impl Session {
     pub fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// The last number that was given.
+    pub fn last_id(&self) -> u64 {
+        self.last_id
+    }
+
+    /// Numbers above this one are given from now on.
+    pub fn set_last_id(&mut self, last_id: u64) {
+        self.last_id = last_id;
+    }
+
+    /// What is done from now on is done for this request.
+    pub fn set_request(&mut self, request: u64) {
+        self.request = request;
+    }
+
+    /// The request for which something is done now; 0: none with a number.
+    pub fn request(&self) -> u64 {
+        self.request
+    }
+
+    /// Who this device is.
+    pub fn who(&self) -> Who {
+        self.showing.who()
+    }
+
+    /// Goes on with a volume that an earlier process had open: whoever opens it need not wait for
+    /// the server.
+    pub fn resumed(&mut self, info: VolumeInfo) {
+        self.info = Some(info);
+        match self.options.cache.is_some() {
+            true => self.push_job(Job::CacheOpen { volume: info.id, block_bytes: info.block_bytes }),
+            false => self.tell_opened(),
+        }
     }
 
     /// Whether it was shut down.

@@ -36,12 +36,14 @@ pub(super) struct BlockTable {
     touched: Option<(Token, u32)>,
 }
 
-impl BlockTable {
+impl Default for BlockTable {
     /// That of a file without data.
-    pub fn new() -> BlockTable {
+    fn default() -> BlockTable {
         BlockTable { blocks: HashMap::new(), present: Present::nothing(), arrival: None, touched: None }
     }
+}
 
+impl BlockTable {
     pub fn get(&self, index: u32) -> Option<&Block> {
         self.blocks.get(&index)
     }

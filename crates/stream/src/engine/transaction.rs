@@ -1,5 +1,6 @@
 //! One transaction: changes that the server makes all of or none, once.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -12,12 +13,13 @@ use super::kept::Kept;
 use super::sending::Sending;
 
 /// The effect of a transaction on the content of its file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Effect {
     pub created: bool,
     /// It found a file in the place of the one that it was to make.
     pub taken: bool,
     pub cut: Option<u64>,
+    #[serde(skip)]
     pub writes: Vec<(u64, Bytes)>,
     pub extended: Option<u64>,
     pub appended: u64,
@@ -48,7 +50,7 @@ impl Effect {
 }
 
 /// A transaction without an answer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Transaction {
     pub sending: Sending,
     pub kept: Kept,
@@ -56,6 +58,7 @@ pub(super) struct Transaction {
     pub file: Option<u64>,
     /// The path that it changes, for people.
     pub path: Vec<u8>,
+    #[serde(skip)]
     pub changes: Vec<Change>,
     pub mtime_ns: i64,
     pub base: Base,
@@ -73,6 +76,8 @@ pub(super) struct Transaction {
     pub effect: Effect,
     /// Bytes of its data.
     pub bytes: u64,
+    /// The request that it does; 0: none with a number.
+    pub request: u64,
 }
 
 impl Transaction {
@@ -93,6 +98,7 @@ impl Transaction {
             told: false,
             effect: Effect::default(),
             bytes,
+            request: 0,
         }
     }
 
@@ -178,6 +184,11 @@ pub(super) fn is_of_attributes(change: &Change) -> bool {
             | Change::SetXattr { .. }
             | Change::RemoveXattr { .. }
     )
+}
+
+/// Bytes that a change copies on the server.
+pub(super) fn copied_by(change: &Change) -> u64 {
+    if let Change::Copy { length, .. } = change { u64::from(*length) } else { 0 }
 }
 
 /// The path whose file has no name any more when these changes are made.

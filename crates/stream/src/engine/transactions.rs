@@ -5,15 +5,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use units::Moment;
 
+use serde::{Deserialize, Serialize};
+use wire::volume::Seen;
+
 use super::dirty::Base;
 use super::files::Files;
+use super::marks::Marks;
 use super::session::Session;
-use super::transaction::Transaction;
-use crate::UnsentStatus;
+use super::transaction::{Transaction, copied_by};
 use crate::job::Job;
+use crate::{StreamError, UnsentStatus};
 
 /// Numbers that are reserved at once.
 const NUMBERS_RESERVED: u64 = 1024;
+
+/// Outcomes that are remembered at most, of the latest requests: more than can be under way
+/// together.
+const OUTCOMES_MAX: usize = 1024;
+
+/// The outcome of what a request wanted to be changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    pub error: Option<StreamError>,
+    /// The first version that it made.
+    pub seen: Seen,
+    /// The time that it gave what it made.
+    pub mtime_ns: i64,
+    /// Bytes that it copied.
+    pub copied: u64,
+}
+
+impl Outcome {
+    /// That of a transaction that the server made.
+    pub fn of(txn: &Transaction, versions: &[Seen]) -> Outcome {
+        let copied = txn.changes.iter().map(copied_by).sum();
+        Outcome { error: None, seen: versions.first().copied().unwrap_or_default(), mtime_ns: txn.mtime_ns, copied }
+    }
+}
 
 /// Numbers for transactions.
 ///
@@ -54,6 +82,16 @@ pub(super) struct Transactions {
     of_attributes: BTreeMap<u64, BTreeSet<u64>>,
     numbers: Numbers,
     committed: u64,
+    /// By request.
+    outcomes: BTreeMap<u64, Outcome>,
+    pub marks: TransactionMarks,
+}
+
+/// What of the transactions changed since it was recorded last; not when one is sent again.
+#[derive(Default)]
+pub(super) struct TransactionMarks {
+    pub transactions: Marks<u64>,
+    pub outcomes: Marks<u64>,
 }
 
 impl Transactions {
@@ -65,6 +103,8 @@ impl Transactions {
             of_attributes: BTreeMap::new(),
             numbers: Numbers { next: next_number, reserved, reserving: false },
             committed: 0,
+            outcomes: BTreeMap::new(),
+            marks: TransactionMarks::default(),
         }
     }
 
@@ -73,6 +113,7 @@ impl Transactions {
     }
 
     pub fn get_mut(&mut self, id: &u64) -> Option<&mut Transaction> {
+        self.marks.transactions.add(*id);
         self.transactions.get_mut(id)
     }
 
@@ -85,6 +126,7 @@ impl Transactions {
     }
 
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Transaction> {
+        self.transactions.keys().for_each(|id| self.marks.transactions.add(*id));
         self.transactions.values_mut()
     }
 
@@ -94,6 +136,27 @@ impl Transactions {
 
     pub fn is_empty(&self) -> bool {
         self.transactions.is_empty()
+    }
+
+    /// The next number that is given.
+    pub fn next_number(&self) -> u64 {
+        self.numbers.next
+    }
+
+    /// Numbers are given from this one on.
+    pub fn set_next_number(&mut self, next: u64) {
+        self.numbers.next = next;
+    }
+
+    /// All is to be recorded.
+    pub fn mark_all(&mut self) {
+        self.transactions.keys().for_each(|id| self.marks.transactions.add(*id));
+        self.outcomes.keys().for_each(|request| self.marks.outcomes.add(*request));
+    }
+
+    /// The outcomes that an earlier process noted.
+    pub fn set_outcomes(&mut self, outcomes: BTreeMap<u64, Outcome>) {
+        self.outcomes = outcomes;
     }
 
     /// Transactions that the server committed.
@@ -106,6 +169,7 @@ impl Transactions {
     }
 
     pub fn insert(&mut self, id: u64, txn: Transaction) {
+        self.marks.transactions.add(id);
         if let Some(key) = txn.changes_file {
             self.of_attributes.entry(key).or_default().insert(id);
         }
@@ -115,14 +179,54 @@ impl Transactions {
     /// A transaction is done, or will not be: nothing waits for it any more.
     pub fn remove(&mut self, id: u64) -> Option<Transaction> {
         let txn = self.transactions.remove(&id)?;
-        for other in self.transactions.values_mut() {
-            other.after.remove(&id);
+        self.marks.transactions.add(id);
+        for (other, waiting) in &mut self.transactions {
+            if waiting.after.remove(&id) {
+                self.marks.transactions.add(*other);
+            }
         }
         if let Some(ids) = txn.changes_file.and_then(|key| self.of_attributes.get_mut(&key)) {
             ids.remove(&id);
             self.of_attributes.retain(|_, ids| !ids.is_empty());
         }
         Some(txn)
+    }
+
+    /// A transaction does what a request wants.
+    pub fn set_request(&mut self, id: u64, request: u64) {
+        self.get_mut(&id).into_iter().for_each(|txn| txn.request = request);
+    }
+
+    /// The transaction that does what a request wants.
+    pub fn of_request(&self, request: u64) -> Option<u64> {
+        let mut found = self.iter().filter(|(_, txn)| request != 0 && txn.request == request);
+        found.next().map(|(id, _)| *id)
+    }
+
+    /// What became of a request's change, if it was made or refused.
+    pub fn outcome(&self, request: u64) -> Option<&Outcome> {
+        self.outcomes.get(&request)
+    }
+
+    /// Bytes that a request copies, if it comes again.
+    pub fn copied_for(&self, request: u64) -> Option<u64> {
+        let under_way = || self.of_request(request).and_then(|id| self.get(&id));
+        let copied = self.outcome(request).map(|outcome| outcome.copied);
+        copied.or_else(|| under_way().map(|txn| txn.changes.iter().map(copied_by).sum()))
+    }
+
+    /// Something became of a request's change.
+    pub fn note_outcome(&mut self, request: u64, outcome: Outcome) {
+        // Nobody asks again without a record of it.
+        if request == 0 || !self.marks.outcomes.is_on() {
+            return;
+        }
+        self.outcomes.insert(request, outcome);
+        self.marks.outcomes.add(request);
+        if self.outcomes.len() > OUTCOMES_MAX {
+            // The kernel's numbers grow.
+            self.outcomes.pop_first();
+        }
     }
 
     /// Whether attributes of a file are on their way.
@@ -158,7 +262,7 @@ impl Transactions {
 
     /// The connection is gone: what was sent may be done, and is sent again.
     pub fn disconnected(&mut self) {
-        self.values_mut().for_each(|txn| txn.sending.disconnected());
+        self.transactions.values_mut().for_each(|txn| txn.sending.disconnected());
     }
 
     /// When the next one is sent again.
@@ -168,7 +272,7 @@ impl Transactions {
 
     /// Parked ones whose time has come are sent again.
     pub fn unpark_due(&mut self, now: Moment) {
-        self.values_mut().for_each(|txn| txn.sending.unpark_due(now));
+        self.transactions.values_mut().for_each(|txn| txn.sending.unpark_due(now));
     }
 
     /// These are sent again if they are parked.
@@ -263,6 +367,7 @@ impl Transactions {
         if self.numbers.next.saturating_add(NUMBERS_RESERVED / 2) > self.numbers.reserved {
             self.numbers.reserve(session);
         }
+        self.marks.transactions.add(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return false };
         if txn.sending.number().is_some() {
             return true;

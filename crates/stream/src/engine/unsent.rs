@@ -1,5 +1,6 @@
 //! The changes of one file that are not on the server.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,8 +21,9 @@ const ATTRIBUTES_TIME: Duration = Duration::from_millis(100);
 /// Invariant: what was written lies in the overlay until the transaction that has it is answered. A
 /// size is set only while something is unsent. Transactions are in the order in which they were
 /// made.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Unsent {
+    #[serde(skip)]
     overlay: Overlay,
     dirty: Option<Dirty>,
     /// Size of the file with what was changed here.
@@ -36,6 +38,21 @@ impl Unsent {
     /// The writes of this device.
     pub fn overlay(&self) -> &Overlay {
         &self.overlay
+    }
+
+    /// The same, to record how it changes, or to change it again as was recorded.
+    pub fn overlay_mut(&mut self) -> &mut Overlay {
+        &mut self.overlay
+    }
+
+    /// Takes the writes that another process has recorded.
+    pub fn set_overlay(&mut self, overlay: Overlay) {
+        self.overlay = overlay;
+    }
+
+    /// The clock of this process begins anew.
+    pub fn resumed(&mut self, now: Moment) {
+        self.dirty.iter_mut().for_each(|dirty| dirty.since = now);
     }
 
     /// Changes that no transaction has.

@@ -13,6 +13,9 @@ use super::session::Session;
 use crate::call::{Done, Handle, OpenHow, Opened, Xattrs};
 use crate::{FileRef, StreamError};
 
+/// How often a listing begins anew because the folder changed; then it is taken as it comes.
+pub(super) const LISTING_TRIES: u32 = 3;
+
 /// A call that waits, and since when.
 pub(super) struct Waiting {
     pub want: Want,
@@ -21,6 +24,8 @@ pub(super) struct Waiting {
     pub asked: bool,
     /// Answers that were of no use.
     pub tries: u32,
+    /// The request for which it waits; 0: none with a number.
+    pub request: u64,
 }
 
 /// A call that waits, and for what.
@@ -159,7 +164,7 @@ impl WaitingCalls {
     /// A call waits from now on.
     pub fn wait(&mut self, want: Want, session: &mut Session) -> u64 {
         let id = session.next_id();
-        self.insert(id, Waiting { want, since: session.now(), asked: false, tries: 0 });
+        self.insert(id, Waiting { want, since: session.now(), asked: false, tries: 0, request: session.request() });
         id
     }
 
@@ -205,6 +210,23 @@ impl WaitingCalls {
         }
         let hopeless = self.which(|waiting| is_of_it(&waiting.want) && waiting.tries > TRIES_MAX);
         hopeless.iter().filter_map(|id| self.calls.remove(id)).collect()
+    }
+
+    /// The server has what this device had made or changed in this folder. A listing on its way may
+    /// have been made before that, and is asked for anew.
+    pub fn list_again(&mut self, folder: &[u8], session: &mut Session) {
+        let asked = self.which(|waiting| {
+            let of_it =
+                matches!(&waiting.want, Want::List { path, again, .. } if path == folder && *again < LISTING_TRIES);
+            of_it && waiting.asked
+        });
+        for id in asked {
+            let Some(waiting) = self.calls.remove(&id) else { continue };
+            let Want::List { path, again, done, .. } = waiting.want else { continue };
+            let want = Want::List { path, folder: None, entries: Vec::new(), again: again + 1, done };
+            // By another id, since the answer on its way is of no use.
+            self.calls.insert(session.next_id(), Waiting { want, asked: false, ..waiting });
+        }
     }
 
     /// Their requests are to be sent again on the next connection.

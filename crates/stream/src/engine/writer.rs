@@ -15,7 +15,7 @@ use super::file::File;
 use super::files::{Files, Open};
 use super::packing::pack;
 use super::session::Session;
-use super::transactions::Transactions;
+use super::transactions::{Outcome, Transactions};
 use super::wants::{WaitingCalls, Want};
 use crate::call::{Done, Handle, OpenHow, Opened};
 use crate::names::{Names, parent};
@@ -78,8 +78,12 @@ impl Writer<'_> {
     }
 
     pub fn apply_write(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool) {
-        let Some(Open { file: key, how }) = self.files.handle(handle) else { return };
+        let Some(Open { file: key, how, .. }) = self.files.handle(handle) else { return };
         let appends = how.append && !is_page;
+        if appends {
+            // Done again it would be there twice.
+            self.transactions.note_outcome(self.session.request(), Outcome::default());
+        }
         self.begin(key, appends);
         let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -122,7 +126,9 @@ impl Writer<'_> {
         is_page: bool,
     ) -> Result<(), StreamError> {
         let length = bytes.len() as u64;
-        let Some(Open { file: key, how }) = self.files.handle(handle) else { return Err(StreamError::bad_handle()) };
+        let Some(Open { file: key, how, .. }) = self.files.handle(handle) else {
+            return Err(StreamError::bad_handle());
+        };
         let Some(file) = self.files.get(&key) else { return Err(StreamError::bad_handle()) };
         let over = (is_page || !how.append) && file.unsent.overlay().covers(offset, offset + length);
         self.files.check_nameless(key, if over { 0 } else { length }, self.session.options().nameless_bytes as u64)?;
@@ -172,6 +178,7 @@ impl Writer<'_> {
                 return;
             }
             let Some(waiting) = self.calls.take_write(id) else { continue };
+            self.session.set_request(waiting.request);
             let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
             let checked = self.check_write(handle, offset, bytes.len(), is_page);
             let outcome = match (room, checked) {
@@ -196,6 +203,7 @@ impl Writer<'_> {
         let admitted: Vec<u64> = self.calls.writes().filter(nameless).collect();
         for id in admitted {
             let Some(waiting) = self.calls.take_write(id) else { continue };
+            self.session.set_request(waiting.request);
             let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
             let checked = self.check_write(handle, offset, bytes.len(), is_page);
             let outcome = checked.and_then(|()| self.write_nameless(handle, offset, bytes, is_page));
@@ -260,7 +268,7 @@ impl Writer<'_> {
         if let Some(file) = self.files.get_mut(&key) {
             file.numbering.set_token(token);
         }
-        self.files.open(handle, Open { file: key, how });
+        self.files.open(handle, Open { file: key, how, request: self.session.request() });
         if how.truncate && self.files.get(&key).is_some_and(|file| file.effective_size() > 0 || file.unsure) {
             self.resize(key, 0);
         }

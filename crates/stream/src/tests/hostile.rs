@@ -168,7 +168,7 @@ impl World {
         let outcome: Arc<Mutex<Option<Result<T, StreamError>>>> = Arc::default();
         let theirs = outcome.clone();
         let time = self.time();
-        self.engine.call(time, call(Box::new(move |result| *theirs.lock().unwrap() = Some(result))));
+        self.engine.call(time, 0, call(Box::new(move |result| *theirs.lock().unwrap() = Some(result))));
         for _ in 0..20_000 {
             if let Some(result) = outcome.lock().unwrap().take() {
                 return Some(result);

@@ -5,6 +5,8 @@
 //! of the device the server must have one of them; while the device lives, it must see exactly the
 //! last.
 
+mod killed;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -176,7 +178,7 @@ impl Model {
                 });
                 assert_eq!(found, there.collect::<Vec<_>>());
             }
-            _ if self.rng.below(3) == 0 => self.restart(),
+            _ if self.sim.kills == 0 && self.rng.below(3) == 0 => self.restart(),
             _ => {}
         }
     }
@@ -442,6 +444,15 @@ impl Model {
         assert!(lost.is_empty(), "nobody else writes: {lost:?}");
     }
 
+    /// Stops the server's machine at one of its next changes.
+    fn crash_sometimes(&mut self) {
+        let crashes = self.sim.faults.crashes;
+        if crashes > 0 && self.rng.below(12) < crashes {
+            let change = self.sim.disk.changes() + 1 + self.rng.below(40);
+            self.sim.disk.crash_at(Some(change));
+        }
+    }
+
     fn finish(&mut self) {
         let at = self.at;
         self.sim.wait(at, |done| Call::SyncAll { done }).unwrap();
@@ -485,16 +496,5 @@ fn sim_flips_reach_neither_application_nor_disk() {
     });
     if std::env::var_os("RUNNEL_STREAM_SEED").is_none() {
         assert!(flipped.get() >= 2000, "{} bits were damaged", flipped.get());
-    }
-}
-
-impl Model {
-    /// Stops the server's machine at one of its next changes.
-    fn crash_sometimes(&mut self) {
-        let crashes = self.sim.faults.crashes;
-        if crashes > 0 && self.rng.below(12) < crashes {
-            let change = self.sim.disk.changes() + 1 + self.rng.below(40);
-            self.sim.disk.crash_at(Some(change));
-        }
     }
 }

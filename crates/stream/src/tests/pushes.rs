@@ -45,7 +45,7 @@ impl Device {
         let done =
             Box::new(move |opened: Result<crate::Opened, _>| *theirs.lock().unwrap() = Some(opened.unwrap().handle));
         let time = device.time();
-        device.engine.call(time, Call::Open { path: b"f".to_vec(), how: OpenHow::READ, token: TOKEN, done });
+        device.engine.call(time, 0, Call::Open { path: b"f".to_vec(), how: OpenHow::READ, token: TOKEN, done });
         let seen = Seen { file: 7, version: 1 };
         let info = FileInfo { seen, kind: FileKind::File, size: BLOCK * BLOCKS, mode: 0o644, ..FileInfo::default() };
         let present = vec![BlockRange { first: BlockId(0), count: BLOCKS as u32 }];
@@ -119,7 +119,7 @@ impl Device {
         let done = Box::new(move |bytes: Result<Bytes, _>| *theirs.lock().unwrap() = Some(bytes.unwrap()));
         let (handle, offset) = (self.handle, u64::from(index) * BLOCK);
         let time = self.time();
-        self.engine.call(time, Call::Read { handle, token: TOKEN, offset, bytes: BLOCK as u32, done });
+        self.engine.call(time, 0, Call::Read { handle, token: TOKEN, offset, bytes: BLOCK as u32, done });
         found
     }
 

@@ -184,3 +184,37 @@ fn a_file_without_a_name_keeps_its_last_block_when_it_grows() {
     let read = read(&mut sim, one, handle, 0, 20_000).unwrap();
     assert!(read[..100] == [7; 100] && read[100..] == [0; 19_900], "{}", read.len());
 }
+
+/// Cutting a file to the size that it has changes only its time. Once that was sent, the size is
+/// the server's again.
+#[test]
+fn regress_a_cut_that_changes_nothing_does_not_hold_the_size() {
+    let mut sim = Sim::new(62, Faults::default());
+    let one = device(&mut sim, options());
+    let handle = file(&mut sim, one, "f");
+    let extended = Allocation { zero: false, reserve: true, extend: true };
+    sim.wait(one, |done| Call::SetSize { of: handle.into(), size: 4000, done }).unwrap();
+    sim.wait(one, |done| Call::Allocate { handle, range: (0, 5000), allocation: extended, done }).unwrap();
+    let info = sim.wait(one, |done| Call::Stat { of: handle.into(), done }).unwrap();
+    assert_eq!(info.size, 5000);
+}
+
+/// A time that was told to be set is on its way when this device removes the file: nothing is lost
+/// with it.
+#[test]
+fn regress_a_time_of_a_file_that_was_removed_is_not_lost() {
+    for seed in 0..60 {
+        let mut sim = Sim::new(seed, Faults { late: 2, ..Faults::default() });
+        let one = device(&mut sim, options());
+        let handle = file(&mut sim, one, "f");
+        let wanted = SetAttributes { mtime_ns: Some(7), ..SetAttributes::default() };
+        let removing = sim.call(one, |done| Call::Remove { path: b"f".to_vec(), done });
+        sim.wait(one, |done| Call::SetAttributes { of: handle.into(), wanted, done }).unwrap();
+        let synced = sim.call(one, |done| Call::Sync { handle, done });
+        sim.until(|_| taken(&removing).is_some());
+        sim.until(|_| taken(&synced).is_some());
+        sim.wait(one, |done| Call::SyncAll { done }).unwrap();
+        let lost = sim.devices[one].engine.status().lost;
+        assert!(lost.is_empty(), "{seed}: {lost:?}");
+    }
+}

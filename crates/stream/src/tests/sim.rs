@@ -1,6 +1,7 @@
 //! A world in one thread: a volume on a disk that crashes, links that are cut after any byte,
 //! devices that start anew, and a clock that jumps to what is due next. One seed makes all of it.
 
+mod again;
 mod traffic;
 
 use std::collections::{HashMap, VecDeque};
@@ -88,6 +89,8 @@ pub struct Device {
     pub engine: Engine,
     pub storage: Storage,
     pub options: Options,
+    /// What the process has recorded, if the next one is to go on from it.
+    pub records: Option<Vec<u8>>,
     jobs: VecDeque<Job>,
     pipe: Option<Pipe>,
     /// Connections so far.
@@ -128,6 +131,12 @@ pub struct Sim {
     pub restarted: u64,
     /// Damaged bits so far.
     pub flipped: u64,
+    /// One in so many calls is under way, or was just done, when the process of its device is
+    /// killed; the next one goes on from the records, and gets the call again. 0: none.
+    pub kills: u64,
+    pub killed: u64,
+    /// Of the last request.
+    request: u64,
 }
 
 pub fn options() -> Options {
@@ -161,6 +170,9 @@ impl Sim {
             away: false,
             restarted: 0,
             flipped: 0,
+            kills: 0,
+            killed: 0,
+            request: 0,
         };
         sim.open_volume();
         sim
@@ -181,9 +193,10 @@ impl Sim {
     pub fn add_device(&mut self, options: Options) -> usize {
         let storage = Storage { next: 1, ..Storage::default() };
         self.devices.push(Device {
-            engine: engine(&options, &storage),
+            engine: engine(&options, &storage, None),
             storage,
             options,
+            records: None,
             jobs: VecDeque::new(),
             pipe: None,
             generation: 0,
@@ -194,7 +207,8 @@ impl Sim {
         at
     }
 
-    /// The process of a device ends at once, and another one begins with what is on its storage.
+    /// The process of a device ends at once, and another one begins with what is on its storage,
+    /// and with its records.
     pub fn restart_device(&mut self, at: usize) {
         let device = &mut self.devices[at];
         // The job that was being done has its effect or not.
@@ -212,7 +226,10 @@ impl Sim {
             serve(&mut self.rng, &self.volume, &self.faults, &mut pipe, self.now);
         }
         device.connects = self.now;
-        device.engine = engine(&device.options, &device.storage);
+        device.engine = engine(&device.options, &device.storage, device.records.as_deref());
+        if let Some(records) = &mut device.records {
+            *records = device.engine.take_records(true);
+        }
         self.settle(at);
         self.note_crash();
     }
@@ -229,14 +246,21 @@ impl Sim {
             let before = theirs.lock().unwrap().replace(result);
             assert!(before.is_none(), "a callback runs once");
         });
-        let time = self.time();
-        self.devices[at].engine.call(time, call(done));
-        self.settle(at);
+        self.make(at, 0, call(done));
         outcome
+    }
+
+    fn make(&mut self, at: usize, request: u64, call: Call) {
+        let time = self.time();
+        self.devices[at].engine.call(time, request, call);
+        self.settle(at);
     }
 
     /// Makes a call and lets the world go on until it is done.
     pub fn wait<T: Send + 'static>(&mut self, at: usize, call: impl FnOnce(Done<T>) -> Call) -> Result<T, StreamError> {
+        if self.kills > 0 && self.rng.below(self.kills) == 0 {
+            return self.wait_killed(at, call);
+        }
         let outcome = self.call(at, call);
         self.until(|_| outcome.lock().unwrap().is_some());
         taken(&outcome).unwrap()
@@ -257,8 +281,15 @@ impl Sim {
 
     /// Carries out what an engine wants.
     fn settle(&mut self, at: usize) {
+        let rewrites = self.devices[at].records.is_some() && self.rng.below(40) == 0;
         let device = &mut self.devices[at];
         loop {
+            if let Some(records) = &mut device.records {
+                match rewrites {
+                    true => *records = device.engine.take_records(true),
+                    false => records.extend(device.engine.take_records(false)),
+                }
+            }
             let effects = device.engine.take_effects();
             if effects.messages.is_empty() && effects.jobs.is_empty() && effects.finished.is_empty() {
                 return;
@@ -446,10 +477,13 @@ impl Sim {
     }
 }
 
-fn engine(options: &Options, storage: &Storage) -> Engine {
+fn engine(options: &Options, storage: &Storage, records: Option<&[u8]>) -> Engine {
     let stored: Vec<Stored> =
         storage.stored.iter().map(|(number, (known, bytes))| Stored::parse(*number, *known, bytes).unwrap()).collect();
     let who = if options.outbox.is_some() { storage.who } else { Who::default() };
     let held = Held { who, next_number: storage.next, stored, lost: Vec::new() };
-    Engine::new("data", options.clone(), held, Box::new(|_| ()))
+    match records {
+        None => Engine::new("data", options.clone(), held, Box::new(|_| ())),
+        Some(records) => Engine::recorded("data", options.clone(), held, records, Box::new(|_| ())).unwrap(),
+    }
 }

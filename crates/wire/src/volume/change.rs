@@ -6,6 +6,7 @@ use super::{FileKind, Owner, Seen};
 
 /// The change of a range of a file, as in fallocate(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Allocation {
     /// It reads as zeros from then on.
     pub zero: bool,
@@ -30,6 +31,7 @@ impl Allocation {
 
 /// Whether there must be an extended attribute of a name before it is set, or must not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum XattrHow {
     /// Set in any case.
@@ -44,6 +46,7 @@ pub enum XattrHow {
 /// One change of a transaction. `base` is what the writer saw: if it is not there any more, the
 /// whole transaction is refused as a conflict. Without one, whatever is there is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Change {
     /// Writes at an offset; a gap before it becomes a hole.
     Write {
