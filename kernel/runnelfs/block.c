@@ -65,7 +65,10 @@ static struct rnl_decoder *decoder_new(struct super_block *sb)
 	return NULL;
 }
 
-/* Takes a decoder; waits for one if there are as many as may be, or no memory for another one. */
+/*
+ * Takes a decoder; waits for one if there are as many as may be, or no memory for another one. NULL
+ * if this thread is being killed.
+ */
 static struct rnl_decoder *decoder_get(struct super_block *sb)
 {
 	struct rnl_cache *cache = &rnl_info(sb)->cache;
@@ -88,9 +91,9 @@ static struct rnl_decoder *decoder_get(struct super_block *sb)
 				spin_unlock(&cache->lock);
 			}
 		}
-		if (decoder)
+		if (decoder || wait_event_killable(cache->decoder_wait,
+						   !list_empty_careful(&cache->decoders)))
 			return decoder;
-		wait_event(cache->decoder_wait, !list_empty_careful(&cache->decoders));
 	}
 }
 
@@ -209,7 +212,8 @@ static struct rnl_block *find(struct rnl_cache *cache, u32 index)
  * @index: its number
  *
  * Must be called within memalloc_nofs_save() if pages are locked. The caller holds no other block,
- * so that nobody keeps memory while waiting for a decoder.
+ * so that nobody keeps memory while waiting for a decoder. A thread that is being killed begins no
+ * block, nor does a worker while the mount ends: a page may have parts of many large ones.
  *
  * Return: the block, for rnl_block_put(), or an error.
  */
@@ -221,6 +225,8 @@ struct rnl_block *rnl_block_get(struct super_block *sb, u32 index)
 	int error;
 
 again:
+	if (fatal_signal_pending(current) || READ_ONCE(info->is_ending))
+		return ERR_PTR(-EINTR);
 	spin_lock(&cache->lock);
 	block = find(cache, index);
 	spin_unlock(&cache->lock);
@@ -248,20 +254,20 @@ again:
 		struct rnl_decoder *decoder = decoder_get(sb);
 
 		block = new;
-		block->error = load_with(sb, block, decoder);
-		decoder_put(cache, decoder);
+		block->error = decoder ? load_with(sb, block, decoder) : -EINTR;
+		if (decoder)
+			decoder_put(cache, decoder);
 		complete_all(&block->done);
 	} else {
 		kfree(new);
 	}
 wait:
-	wait_for_completion(&block->done);
-	if (!block->error)
+	error = wait_for_completion_killable(&block->done) ? -EINTR : block->error;
+	if (!error)
 		return block;
-	error = block->error;
 	rnl_block_put(sb, block);
-	/* Who loaded it was killed, and this thread was not. */
-	if (error == -EINTR && !fatal_signal_pending(current))
+	/* Unless it is this thread that is being killed, it was the one that loaded the block. */
+	if (error == -EINTR)
 		goto again;
 	return ERR_PTR(error);
 }

@@ -297,9 +297,7 @@ static int fill_all(struct inode *inode, struct folio **folios, unsigned int cou
 		if (!folios[i])
 			continue;
 		index = folios[i]->index;
-		/* What was not asked for does not keep a thread that is being killed. */
-		error = i && fatal_signal_pending(current) ? -EINTR :
-			fill(inode, folios[i], &block, false);
+		error = fill(inode, folios[i], &block, false);
 		finish(folios[i], error);
 		first = first ?: error;
 		if (error == -EIO)

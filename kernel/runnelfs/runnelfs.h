@@ -125,8 +125,9 @@ struct rnl_info {
 	struct rnl_ahead ahead;
 	/* Of this mount alone: they may wait for those of the mount that the image lies in. */
 	struct workqueue_struct *workers;
-	/* Runs of pages that workers fill. */
+	/* Runs of pages that workers fill; they stop when the mount ends. */
 	atomic_t handed;
+	bool is_ending;
 	struct super_block *sb;
 };
 

@@ -244,6 +244,7 @@ static void kill_sb(struct super_block *sb)
 	 * Workers have inodes in use, which must not be while a mount ends. One that fills pages
 	 * may hand over others and ask for hot blocks.
 	 */
+	WRITE_ONCE(info->is_ending, true);
 	wait_var_event(&info->handed, !atomic_read(&info->handed));
 	cancel_work_sync(&info->ahead.work);
 	/* Not by s_bdev: the device may have refused to open. */
