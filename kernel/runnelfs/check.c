@@ -18,12 +18,13 @@ int rnl_bad(struct fs_context *fc, const char *what, u32 index)
 	return -EUCLEAN;
 }
 
-/* Compares two names as bytes, a prefix before what it begins. */
-static int compare(const u8 *a, u32 a_bytes, const u8 *b, u32 b_bytes)
+/* Whether the name of a record comes behind that of the one before. */
+static bool ascends(const struct rnl_info *info, u32 kind, u32 index)
 {
-	int order = memcmp(a, b, min(a_bytes, b_bytes));
+	u32 bytes;
+	const u8 *name = rnl_name(info, kind, index, &bytes);
 
-	return order ? order : (int)a_bytes - (int)b_bytes;
+	return rnl_compare(info, kind, index - 1, name, bytes) < 0;
 }
 
 static int check_xattr_sets(struct fs_context *fc, const struct rnl_info *info)
@@ -35,16 +36,9 @@ static int check_xattr_sets(struct fs_context *fc, const struct rnl_info *info)
 		if (rnl_get(info, RNL_SET_FIRST, set) != start || end <= start ||
 		    end > info->xattr_count)
 			return rnl_bad(fc, "the attributes of set", set);
-		for (i = start + 1; i < end; i++) {
-			u32 at = rnl_get(info, RNL_XATTR_NAME, i - 1);
-			u32 to = rnl_get(info, RNL_XATTR_NAME, i);
-			u32 at_end = rnl_get(info, RNL_XATTR_VALUE, i - 1);
-			u32 to_end = rnl_get(info, RNL_XATTR_VALUE, i);
-
-			if (compare(info->xattr_bytes + at, at_end - at,
-				    info->xattr_bytes + to, to_end - to) >= 0)
+		for (i = start + 1; i < end; i++)
+			if (!ascends(info, RNL_XATTRS, i))
 				return rnl_bad(fc, "the order of attribute", i);
-		}
 		start = end;
 	}
 	if (start != info->xattr_count)
@@ -168,12 +162,9 @@ static int check_directory(struct fs_context *fc, const struct rnl_info *info, u
 
 	for (i = first; i < end; i++) {
 		u32 child = rnl_get(info, RNL_ENTRY_INODE, i) - 1;
-		u32 at = rnl_get(info, RNL_ENTRY_NAME, i), before;
 		bool is_dir, is_first;
 
-		before = i > first ? rnl_get(info, RNL_ENTRY_NAME, i - 1) : at;
-		if (i > first && compare(info->names + before, at - before, info->names + at,
-					 rnl_name_end(info, i) - at) >= 0)
+		if (i > first && !ascends(info, RNL_ENTRIES, i))
 			return rnl_bad(fc, "the order of entry", i);
 		if (child >= info->inode_count)
 			return rnl_bad(fc, "the inode of entry", i);

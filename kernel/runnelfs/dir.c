@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Directories: entries are sorted by the bytes of their names.
+ * Directories, and names: those of the entries of a directory and of the attributes of a set are
+ * sorted by their bytes.
  */
 #include <linux/fs.h>
 #include <linux/stat.h>
@@ -10,6 +11,45 @@
 
 /* Places before the first entry: "." and "..". */
 #define DOTS 2
+
+/* The name of an entry or of an extended attribute; its size is put into *@bytes. */
+const u8 *rnl_name(const struct rnl_info *info, u32 kind, u32 index, u32 *bytes)
+{
+	bool is_entry = kind == RNL_ENTRIES;
+	u32 at = rnl_get(info, is_entry ? RNL_ENTRY_NAME : RNL_XATTR_NAME, index);
+	u32 end = is_entry ? rnl_name_end(info, index) : rnl_get(info, RNL_XATTR_VALUE, index);
+
+	*bytes = end - at;
+	return (is_entry ? info->names : info->xattr_bytes) + at;
+}
+
+/* Compares the name of a record with another one, as bytes, a prefix before what it begins. */
+int rnl_compare(const struct rnl_info *info, u32 kind, u32 index, const void *other,
+		u32 other_bytes)
+{
+	u32 bytes;
+	const u8 *name = rnl_name(info, kind, index, &bytes);
+	int order = memcmp(name, other, min(bytes, other_bytes));
+
+	return order ? order : (int)bytes - (int)other_bytes;
+}
+
+/* The record from @low on, below @high, that has a name; U32_MAX if there is none. */
+u32 rnl_find(const struct rnl_info *info, u32 kind, u32 low, u32 high, const void *name, u32 bytes)
+{
+	while (low < high) {
+		u32 middle = low + (high - low) / 2;
+		int order = rnl_compare(info, kind, middle, name, bytes);
+
+		if (!order)
+			return middle;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return U32_MAX;
+}
 
 static u32 entries_first(const struct rnl_info *info, const struct inode *dir)
 {
@@ -24,29 +64,16 @@ static u32 entries_end(const struct rnl_info *info, const struct inode *dir)
 struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags)
 {
 	struct rnl_info *info = rnl_info(dir->i_sb);
-	u32 low = entries_first(info, dir), high = entries_end(info, dir);
 	const struct qstr *name = &dentry->d_name;
 	struct inode *inode = NULL;
+	u32 entry;
 
 	if (name->len > RNL_NAME_BYTES_MAX)
 		return ERR_PTR(-ENAMETOOLONG);
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
-		u32 at = rnl_get(info, RNL_ENTRY_NAME, middle);
-		u32 bytes = rnl_name_end(info, middle) - at;
-		int order = memcmp(name->name, info->names + at, min(name->len, bytes));
-
-		if (!order)
-			order = (int)name->len - (int)bytes;
-		if (!order) {
-			inode = rnl_iget(dir->i_sb, rnl_get(info, RNL_ENTRY_INODE, middle));
-			break;
-		}
-		if (order > 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
+	entry = rnl_find(info, RNL_ENTRIES, entries_first(info, dir), entries_end(info, dir),
+			 name->name, name->len);
+	if (entry != U32_MAX)
+		inode = rnl_iget(dir->i_sb, rnl_get(info, RNL_ENTRY_INODE, entry));
 	return d_splice_alias(inode, dentry);
 }
 
@@ -60,10 +87,10 @@ static int iterate(struct file *file, struct dir_context *context)
 		return 0;
 	while (context->pos - DOTS < end - first) {
 		u32 entry = first + (u32)(context->pos - DOTS);
-		u32 at = rnl_get(info, RNL_ENTRY_NAME, entry);
-		u32 ino = rnl_get(info, RNL_ENTRY_INODE, entry);
+		u32 ino = rnl_get(info, RNL_ENTRY_INODE, entry), bytes;
+		const u8 *name = rnl_name(info, RNL_ENTRIES, entry, &bytes);
 
-		if (!dir_emit(context, info->names + at, rnl_name_end(info, entry) - at, ino,
+		if (!dir_emit(context, name, bytes, ino,
 			      fs_umode_to_dtype(rnl_get(info, RNL_INODE_MODE, ino - 1))))
 			return 0;
 		context->pos++;

@@ -7,6 +7,7 @@
 #include <linux/kdev_t.h>
 #include <linux/lockdep.h>
 #include <linux/posix_acl.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 
 #include "runnelfs.h"
@@ -53,6 +54,7 @@ static blkcnt_t sectors_of(const struct rnl_info *info, u32 ino, u64 size)
 		next = i + 1 < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, i + 1) : count;
 		if (rnl_get(info, RNL_EXTENT_CHUNK_FIRST, i) != RNL_HOLE)
 			chunks += next - at;
+		cond_resched();
 	}
 	return ((chunks << info->chunk_shift) + SECTOR_SIZE - 1) >> SECTOR_SHIFT;
 }

@@ -246,6 +246,10 @@ extern const struct file_operations rnl_file_ops;
 struct inode *rnl_iget(struct super_block *sb, u32 ino);
 
 /* dir.c */
+const u8 *rnl_name(const struct rnl_info *info, u32 kind, u32 index, u32 *bytes);
+int rnl_compare(const struct rnl_info *info, u32 kind, u32 index, const void *other,
+		u32 other_bytes);
+u32 rnl_find(const struct rnl_info *info, u32 kind, u32 low, u32 high, const void *name, u32 bytes);
 extern const struct file_operations rnl_dir_ops;
 struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags);
 

@@ -6,6 +6,8 @@
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <linux/posix_acl_xattr.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/xattr.h>
 
@@ -24,32 +26,26 @@ static bool set_of(const struct inode *inode, u32 *first, u32 *end)
 	return true;
 }
 
-/* Finds the value of the attribute whose name is @prefix and @name. */
-static int find(const struct inode *inode, const char *prefix, const char *name, const u8 **value)
+/* Finds the value of an attribute, which may begin at any byte. Returns its size. */
+static int find(const struct inode *inode, const char *name, const u8 **value)
 {
 	const struct rnl_info *info = rnl_info(inode->i_sb);
-	size_t before = strlen(prefix), bytes = strlen(name);
-	u32 i, end;
+	u32 first, end, found = U32_MAX, at;
 
-	if (!set_of(inode, &i, &end))
+	if (set_of(inode, &first, &end))
+		found = rnl_find(info, RNL_XATTRS, first, end, name, strlen(name));
+	if (found == U32_MAX)
 		return -ENODATA;
-	for (; i < end; i++) {
-		u32 at = rnl_get(info, RNL_XATTR_NAME, i), to = rnl_get(info, RNL_XATTR_VALUE, i);
-
-		if (to - at == before + bytes && !memcmp(info->xattr_bytes + at, prefix, before) &&
-		    !memcmp(info->xattr_bytes + at + before, name, bytes)) {
-			*value = info->xattr_bytes + to;
-			return rnl_value_end(info, i) - to;
-		}
-	}
-	return -ENODATA;
+	at = rnl_get(info, RNL_XATTR_VALUE, found);
+	*value = info->xattr_bytes + at;
+	return rnl_value_end(info, found) - at;
 }
 
 static int get(const struct xattr_handler *handler, struct dentry *unused, struct inode *inode,
 	       const char *name, void *buffer, size_t size)
 {
 	const u8 *value;
-	int bytes = find(inode, handler->prefix, name, &value);
+	int bytes = find(inode, xattr_full_name(handler, name), &value);
 
 	if (bytes < 0 || !buffer)
 		return bytes;
@@ -121,10 +117,10 @@ ssize_t rnl_listxattr(struct dentry *dentry, char *buffer, size_t size)
 	if (!set_of(d_inode(dentry), &i, &end))
 		return 0;
 	for (; i < end; i++) {
-		u32 at = rnl_get(info, RNL_XATTR_NAME, i);
-		u32 bytes = rnl_get(info, RNL_XATTR_VALUE, i) - at;
-		const u8 *name = info->xattr_bytes + at;
+		u32 bytes;
+		const u8 *name = rnl_name(info, RNL_XATTRS, i, &bytes);
 
+		cond_resched();
 		if (!is_listed(dentry, name, bytes))
 			continue;
 		if (buffer) {
@@ -142,13 +138,20 @@ struct posix_acl *rnl_get_acl(struct inode *inode, int type, bool rcu)
 {
 	const char *name = type == ACL_TYPE_ACCESS ? XATTR_NAME_POSIX_ACL_ACCESS :
 						     XATTR_NAME_POSIX_ACL_DEFAULT;
+	struct posix_acl *acl;
 	const u8 *value;
 	int bytes;
 
 	if (rcu)
 		return ERR_PTR(-ECHILD);
-	bytes = find(inode, "", name, &value);
+	bytes = find(inode, name, &value);
 	if (bytes == -ENODATA)
 		return NULL;
-	return posix_acl_from_xattr(inode->i_sb->s_user_ns, value, bytes);
+	/* The kernel reads whole words of it. */
+	value = kmemdup(value, bytes, GFP_KERNEL);
+	if (!value)
+		return ERR_PTR(-ENOMEM);
+	acl = posix_acl_from_xattr(inode->i_sb->s_user_ns, value, bytes);
+	kfree(value);
+	return acl;
 }
