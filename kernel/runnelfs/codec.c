@@ -14,49 +14,47 @@
 #include "runnelfs.h"
 
 #if RNL_HAS_DICTIONARIES
-static void *dictionary_alloc(void *opaque, size_t bytes)
+static void *dictionary_alloc(void *is_out, size_t bytes)
 {
-	return kvmalloc(bytes, GFP_KERNEL);
+	void *memory = kvmalloc(bytes, GFP_KERNEL);
+
+	*(bool *)is_out |= !memory;
+	return memory;
 }
 
-static void dictionary_free(void *opaque, void *address)
+/* What is_out was has ended by now. */
+static void dictionary_free(void *is_out, void *address)
 {
 	kvfree(address);
 }
 
-/* Prepares a dictionary, whose bytes must stay. NULL if it is damaged or there is no memory. */
+/* Prepares a dictionary, whose bytes must stay; or an error, -EUCLEAN if it is none. */
 void *rnl_dictionary_new(const void *bytes, size_t count)
 {
-	zstd_custom_mem memory = { dictionary_alloc, dictionary_free, NULL };
+	bool is_out = false;
+	zstd_custom_mem memory = { dictionary_alloc, dictionary_free, &is_out };
+	void *dictionary = zstd_create_ddict_byreference(bytes, count, memory);
 
-	return zstd_create_ddict_byreference(bytes, count, memory);
+	return dictionary ? dictionary : ERR_PTR(is_out ? -ENOMEM : -EUCLEAN);
 }
 
 void rnl_dictionary_free(void *dictionary)
 {
 	zstd_free_ddict(dictionary);
 }
-
-static size_t zstd_decode(zstd_dctx *context, const void *dictionary, void *raw, size_t raw_bytes,
-			  const void *stored, size_t stored_bytes)
-{
-	if (dictionary)
-		return zstd_decompress_using_ddict(context, raw, raw_bytes, stored, stored_bytes,
-						   dictionary);
-	return zstd_decompress_dctx(context, raw, raw_bytes, stored, stored_bytes);
-}
 #else
 void *rnl_dictionary_new(const void *bytes, size_t count)
 {
-	return NULL;
+	return ERR_PTR(-EOPNOTSUPP);
 }
 
 void rnl_dictionary_free(void *dictionary)
 {
 }
 
-static size_t zstd_decode(zstd_dctx *context, const void *dictionary, void *raw, size_t raw_bytes,
-			  const void *stored, size_t stored_bytes)
+static size_t zstd_decompress_using_ddict(zstd_dctx *context, void *raw, size_t raw_bytes,
+					  const void *stored, size_t stored_bytes,
+					  const void *dictionary)
 {
 	return zstd_decompress_dctx(context, raw, raw_bytes, stored, stored_bytes);
 }
@@ -94,7 +92,8 @@ static bool decode_zstd(struct rnl_decoder *decoder, const void *dictionary, con
 	context = zstd_init_dctx(decoder->zstd_workspace, zstd_dctx_workspace_bound());
 	if (!context)
 		return false;
-	found = zstd_decode(context, dictionary, raw, raw_bytes, stored, stored_bytes);
+	found = zstd_decompress_using_ddict(context, raw, raw_bytes, stored, stored_bytes,
+					    dictionary);
 	return !zstd_is_error(found) && found == raw_bytes;
 }
 

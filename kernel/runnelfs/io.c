@@ -16,6 +16,14 @@
 
 #include "runnelfs.h"
 
+/* Bytes of what the image lies in. */
+u64 rnl_size(struct super_block *sb)
+{
+	struct file *file = rnl_info(sb)->file;
+
+	return file ? i_size_read(file_inode(file)) : bdev_nr_bytes(sb->s_bdev);
+}
+
 /**
  * rnl_read_room() - bytes of memory that rnl_read() needs for @bytes
  * @sb: the mount
@@ -97,15 +105,13 @@ void *rnl_read(struct super_block *sb, void *room, u64 offset, size_t bytes)
 	u64 start = offset, end;
 	int error;
 
-	if (check_add_overflow(offset, (u64)bytes, &end))
+	if (check_add_overflow(offset, (u64)bytes, &end) || end > rnl_size(sb))
 		return ERR_PTR(-EIO);
 	if (file) {
 		error = read_file(file, room, offset, bytes);
 	} else {
 		unsigned int sector = bdev_logical_block_size(sb->s_bdev);
 
-		if (end > bdev_nr_bytes(sb->s_bdev))
-			return ERR_PTR(-EIO);
 		start = round_down(offset, sector);
 		error = read_device(sb->s_bdev, room, start, round_up(end, sector) - start);
 	}

@@ -198,17 +198,16 @@ static int check_features(struct fs_context *fc, const struct rnl_disk_super *su
 	return 0;
 }
 
-static int check_super(struct fs_context *fc, struct rnl_info *info, struct rnl_disk_super *super,
+static int check_super(struct fs_context *fc, struct super_block *sb, struct rnl_disk_super *super,
 		       const struct rnl_disk_section **found)
 {
-	u64 start, bytes, file_bytes;
+	struct rnl_info *info = rnl_info(sb);
+	u64 start, bytes, file_bytes, there = rnl_size(sb);
 	u8 check[RNL_HASH_BYTES], hash[RNL_HASH_BYTES];
 	int error;
 
-	if (memcmp(super->magic, RNL_MAGIC, sizeof(super->magic))) {
-		errorf(fc, "runnelfs: this is no image");
-		return -EINVAL;
-	}
+	if (memcmp(super->magic, RNL_MAGIC, sizeof(super->magic)))
+		return invalf(fc, "runnelfs: this is no image");
 	if (le16_to_cpu(super->version) > RNL_VERSION)
 		return too_new(fc, "version", le16_to_cpu(super->version));
 	rnl_hash((u8 *)super, sizeof(*super), info->id);
@@ -235,6 +234,11 @@ static int check_super(struct fs_context *fc, struct rnl_info *info, struct rnl_
 	if (start < RNL_SUPER_BYTES || bytes > RNL_METADATA_BYTES_MAX || start > S64_MAX - bytes ||
 	    start + bytes != file_bytes)
 		return rnl_bad(fc, "the place of the metadata", 0);
+	if (there < file_bytes) {
+		errorf(fc, "runnelfs: the image is cut off: %llu of %llu bytes are there%s", there,
+		       file_bytes, sb->s_bdev ? "; if this is a loop device, mount its file" : "");
+		return -EIO;
+	}
 	error = check_sections(fc, super, found);
 	if (error)
 		return error;
@@ -260,8 +264,7 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 	stored = rnl_read(sb, room, offset, stored_bytes);
 	error = PTR_ERR_OR_ZERO(stored);
 	if (error) {
-		errorf(fc, "runnelfs: section %u cannot be read (%d)%s", kind, error, sb->s_bdev ?
-		       ": a loop device leaves out the last bytes of a file, mount the file" : "");
+		errorf(fc, "runnelfs: section %u cannot be read (%d)", kind, error);
 		goto out;
 	}
 	rnl_hash(stored, stored_bytes, hash);
@@ -334,14 +337,17 @@ static int load_dictionaries(struct fs_context *fc, struct rnl_info *info)
 	at = 4 * (count + 1);
 	for (i = 0; i < count; i++) {
 		u32 length = get_unaligned_le32(bytes + 4 * (i + 1));
+		void *dictionary;
 
 		if (length < RNL_DICTIONARY_BYTES_MIN || length > RNL_DICTIONARY_BYTES_MAX ||
 		    length > size - at)
 			return rnl_bad(fc, "the length of dictionary", i);
-		info->dictionaries[i] = rnl_dictionary_new(bytes + at, length);
-		if (!info->dictionaries[i])
+		dictionary = rnl_dictionary_new(bytes + at, length);
+		if (dictionary == ERR_PTR(-ENOMEM))
+			return -ENOMEM;
+		if (IS_ERR(dictionary))
 			return rnl_bad(fc, "the tables of dictionary", i);
-		info->dictionary_count++;
+		info->dictionaries[info->dictionary_count++] = dictionary;
 		at += length;
 	}
 	if (at != size)
@@ -489,6 +495,8 @@ int rnl_load(struct fs_context *fc, struct super_block *sb)
 	void *room;
 	int error;
 
+	if (rnl_size(sb) < RNL_SUPER_BYTES)
+		return invalf(fc, "runnelfs: this is no image, it is too short");
 	room = kvmalloc(rnl_read_room(sb, RNL_SUPER_BYTES), GFP_KERNEL);
 	if (!room)
 		return -ENOMEM;
@@ -497,7 +505,7 @@ int rnl_load(struct fs_context *fc, struct super_block *sb)
 		error = PTR_ERR(super);
 		errorf(fc, "runnelfs: the superblock cannot be read (%d)", error);
 	} else {
-		error = check_super(fc, rnl_info(sb), super, found);
+		error = check_super(fc, sb, super, found);
 	}
 	if (!error)
 		error = load_sections(fc, sb, super, found);

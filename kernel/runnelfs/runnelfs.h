@@ -187,6 +187,7 @@ void rnl_hash_init(void);
 void rnl_hash(const u8 *data, size_t bytes, u8 *out);
 
 /* io.c */
+u64 rnl_size(struct super_block *sb);
 size_t rnl_read_room(struct super_block *sb, size_t bytes);
 void *rnl_read(struct super_block *sb, void *room, u64 offset, size_t bytes);
 
