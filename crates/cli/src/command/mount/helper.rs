@@ -135,8 +135,7 @@ fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
             Err(error) if asked.id.is_some() || !is_lacking(error) => {
-                let text = format!("cannot mount {} by the kernel's {MODULE}: {error}", image.display());
-                return Err(failure::with_code(MOUNT_FAILED, text));
+                return Err(failure::with_code(MOUNT_FAILED, why_not(image, error)));
             }
             Err(_) => {}
         }
@@ -170,6 +169,19 @@ fn by_module(asked: &Asked, image: &Path) -> Result<(), Errno> {
 /// Whether the kernel has no such reader, or one that does not know what the image uses.
 fn is_lacking(error: Errno) -> bool {
     [Errno::NODEV, Errno::OPNOTSUPP].contains(&error)
+}
+
+/// Why the kernel's reader mounts nothing, and what to do.
+fn why_not(image: &Path, error: Errno) -> String {
+    let text = format!("cannot mount {} by the kernel's {MODULE}", image.display());
+    match error {
+        Errno::NODEV => format!(
+            "{text}: this kernel has no such module\nhint: kernel/{MODULE}/README.md in the source of runnel tells how to \
+             build it; without id= EROFS or FUSE mounts the image, whichever image it is"
+        ),
+        Errno::BADMSG => format!("{text}: it is not the image that id= names"),
+        _ => format!("{text}: {error}\nhint: `dmesg` has the reason"),
+    }
 }
 
 /// Mounts by a process of ours; says whether it did.
@@ -216,5 +228,14 @@ mod tests {
     fn another_way_is_tried_only_where_the_kernel_lacks_its_reader() {
         assert!(is_lacking(Errno::NODEV) && is_lacking(Errno::OPNOTSUPP));
         assert!(!is_lacking(Errno::BADMSG) && !is_lacking(Errno::PERM) && !is_lacking(Errno::NOENT));
+    }
+
+    #[test]
+    fn a_kernel_without_the_module_is_told_apart_from_a_refused_image() {
+        let why = |error| why_not(Path::new("/a.rnl"), error);
+        let [lacking, other, damaged] = [Errno::NODEV, Errno::BADMSG, Errno::IO].map(why);
+        assert!(lacking.contains("no such module") && lacking.contains("kernel/runnelfs/README.md"), "{lacking}");
+        assert!(other.ends_with("not the image that id= names"), "{other}");
+        assert!(damaged.contains(&Errno::IO.to_string()) && damaged.contains("dmesg"), "{damaged}");
     }
 }
