@@ -272,10 +272,9 @@ wait:
 	return ERR_PTR(error);
 }
 
-/* Nobody read for a while: drops what is kept, and all decoders but one. */
-static void idle(struct work_struct *work)
+/* Drops all blocks that nobody uses, and decoders but for so many. */
+static void drop(struct rnl_cache *cache, u32 decoders_min)
 {
-	struct rnl_cache *cache = container_of(to_delayed_work(work), struct rnl_cache, idle);
 	struct rnl_decoder *decoder, *next;
 	LIST_HEAD(decoders);
 	LIST_HEAD(gone);
@@ -283,7 +282,7 @@ static void idle(struct work_struct *work)
 	spin_lock(&cache->lock);
 	trim(cache, 0, 0, &gone);
 	list_for_each_entry_safe(decoder, next, &cache->decoders, link) {
-		if (cache->decoder_count <= 1)
+		if (cache->decoder_count <= decoders_min)
 			break;
 		cache->decoder_count--;
 		list_move(&decoder->link, &decoders);
@@ -292,6 +291,12 @@ static void idle(struct work_struct *work)
 	free_all(&gone);
 	list_for_each_entry_safe(decoder, next, &decoders, link)
 		decoder_free(decoder);
+}
+
+/* Nobody read for a while. */
+static void idle(struct work_struct *work)
+{
+	drop(container_of(to_delayed_work(work), struct rnl_cache, idle), 1);
 }
 
 void rnl_cache_init(struct rnl_cache *cache)
@@ -323,10 +328,6 @@ int rnl_blocks_init(struct super_block *sb)
 /* Frees everything; also after a mount that failed early. */
 void rnl_blocks_exit(struct rnl_cache *cache)
 {
-	struct rnl_decoder *decoder, *next;
-
 	cancel_delayed_work_sync(&cache->idle);
-	free_all(&cache->blocks);
-	list_for_each_entry_safe(decoder, next, &cache->decoders, link)
-		decoder_free(decoder);
+	drop(cache, 0);
 }

@@ -18,6 +18,12 @@ int rnl_bad(struct fs_context *fc, const char *what, u32 index)
 	return -EUCLEAN;
 }
 
+int rnl_too_new(struct fs_context *fc, const char *what, u32 found)
+{
+	errorf(fc, "runnelfs: the image needs a newer runnelfs: %s %u", what, found);
+	return -EOPNOTSUPP;
+}
+
 /* Whether the name of a record comes behind that of the one before. */
 static bool ascends(const struct rnl_info *info, u32 kind, u32 index)
 {
@@ -32,7 +38,7 @@ static int check_xattr_sets(struct fs_context *fc, const struct rnl_info *info)
 	u32 set, i, start = 0, end;
 
 	for (set = 0; set < info->set_count; set++) {
-		end = rnl_set_end(info, set);
+		end = rnl_end(info, RNL_SET_FIRST, set);
 		if (rnl_get(info, RNL_SET_FIRST, set) != start || end <= start ||
 		    end > info->xattr_count)
 			return rnl_bad(fc, "the attributes of set", set);
@@ -52,7 +58,8 @@ static int check_xattrs(struct fs_context *fc, const struct rnl_info *info)
 
 	for (i = 0; i < info->xattr_count; i++) {
 		u32 name = rnl_get(info, RNL_XATTR_NAME, i);
-		u32 value = rnl_get(info, RNL_XATTR_VALUE, i), end = rnl_value_end(info, i);
+		u32 value = rnl_get(info, RNL_XATTR_VALUE, i);
+		u32 end = rnl_end(info, RNL_XATTR_NAME, i);
 
 		if (name != start || value < name || end < value ||
 		    end > info->section_bytes[RNL_XATTR_BYTES])
@@ -112,8 +119,8 @@ static int check_inodes(struct fs_context *fc, const struct rnl_info *info)
 		return rnl_bad(fc, "the root, inode", 1);
 	for (i = 0; i < info->inode_count; i++) {
 		u16 mode = rnl_get(info, RNL_INODE_MODE, i);
-		u32 entry_end = rnl_entries_end(info, i);
-		u32 extent_end = rnl_extents_end(info, i);
+		u32 entry_end = rnl_end(info, RNL_INODE_ENTRY_FIRST, i);
+		u32 extent_end = rnl_end(info, RNL_INODE_EXTENT_FIRST, i);
 
 		error = check_inode(fc, info, i);
 		if (error)
@@ -136,7 +143,7 @@ static int check_names(struct fs_context *fc, const struct rnl_info *info)
 	const u8 *name;
 
 	for (i = 0; i < info->entry_count; i++) {
-		u32 end = rnl_name_end(info, i);
+		u32 end = rnl_end(info, RNL_ENTRY_NAME, i);
 
 		bytes = end - start;
 		if (rnl_get(info, RNL_ENTRY_NAME, i) != start || end <= start ||
@@ -158,7 +165,7 @@ static int check_directory(struct fs_context *fc, const struct rnl_info *info, u
 			   u16 *depth)
 {
 	u32 first = rnl_get(info, RNL_INODE_ENTRY_FIRST, dir), i;
-	u32 end = rnl_entries_end(info, dir);
+	u32 end = rnl_end(info, RNL_INODE_ENTRY_FIRST, dir);
 
 	for (i = first; i < end; i++) {
 		u32 child = rnl_get(info, RNL_ENTRY_INODE, i) - 1;

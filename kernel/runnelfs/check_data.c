@@ -18,11 +18,8 @@ static int check_coding(struct fs_context *fc, struct rnl_info *info, u32 index)
 	u32 filter = rnl_get(info, RNL_BLOCK_FILTER, index);
 	u32 dictionaries = codec == RNL_ZSTD ? info->dictionary_count : 0;
 
-	if (codec >= RNL_CODECS || filter > RNL_FILTER_DEFLATE) {
-		errorf(fc, "runnelfs: the image needs a newer runnelfs: block %u",
-		       index);
-		return -EOPNOTSUPP;
-	}
+	if (codec >= RNL_CODECS || filter > RNL_FILTER_DEFLATE)
+		return rnl_too_new(fc, "block", index);
 	/* Deflate was refused with the features, so no block may use it. */
 	if (filter && (filter == RNL_FILTER_DEFLATE || !(info->features & RNL_FEATURE_FILTERS)))
 		return rnl_bad(fc, "the filter of block", index);
@@ -82,23 +79,21 @@ static u32 digit_of(__le64 chunk, u32 shift)
 }
 
 /*
- * The numbers of @chunks by their positions, which are below @end, for kvfree(). NULL without
- * memory. Compares nothing: half the time of a mount was that.
+ * Makes the column of chunks by their positions, which are below @end. Compares nothing: half the
+ * time of a mount was that.
  */
-static u32 *sort_chunks(const __le64 *chunks, u32 count, u64 end)
+static int sort_chunks(struct rnl_info *info, const __le64 *chunks, u64 end)
 {
-	u32 *order = rnl_alloc(sizeof(*order) * (size_t)count);
-	u32 *other = rnl_alloc(sizeof(*other) * (size_t)count);
+	u32 i, shift, start, count = info->chunk_count;
+	__le32 *order = rnl_table(info, RNL_BY_POSITION, count);
+	__le32 *other = rnl_alloc(sizeof(*other) * (size_t)count);
 	u32 *starts = rnl_alloc(sizeof(*starts) << DIGIT_BITS);
-	u32 i, shift, start;
+	int error = order && other && starts ? 0 : -ENOMEM;
 
-	if (!order || !other || !starts) {
-		kvfree(order);
-		order = NULL;
+	if (error)
 		goto out;
-	}
 	for (i = 0; i < count; i++)
-		order[i] = i;
+		order[i] = cpu_to_le32(i);
 	for (shift = 0; end >> shift; shift += DIGIT_BITS) {
 		memset(starts, 0, sizeof(*starts) << DIGIT_BITS);
 		for (i = 0; i < count; i++)
@@ -107,25 +102,29 @@ static u32 *sort_chunks(const __le64 *chunks, u32 count, u64 end)
 			start += starts[i];
 			starts[i] = start - starts[i];
 		}
-		for (i = 0; i < count; i++)
-			other[starts[digit_of(chunks[order[i]], shift)]++] = order[i];
+		for (i = 0; i < count; i++) {
+			u32 digit = digit_of(chunks[le32_to_cpu(order[i])], shift);
+
+			other[starts[digit]++] = order[i];
+		}
 		swap(order, other);
 	}
+	info->section[RNL_BY_POSITION] = order;
+	error = rnl_pack(info, RNL_BY_POSITION);
 out:
 	kvfree(other);
 	kvfree(starts);
-	return order;
+	return error;
 }
 
-/* Each chunk lies in a block, and no two overlap. @order is NULL if it is that of the numbers. */
-static int check_places(struct fs_context *fc, const struct rnl_info *info, const __le64 *chunks,
-			const u32 *order)
+/* Each chunk lies in a block, and no two overlap. */
+static int check_places(struct fs_context *fc, const struct rnl_info *info, const __le64 *chunks)
 {
 	u32 full = 1U << info->chunk_shift, rank, block = 0;
 	u64 end = 0, block_end = 0;
 
 	for (rank = 0; rank < info->chunk_count; rank++) {
-		u32 chunk = order ? order[rank] : rank;
+		u32 chunk = rnl_chunk_at_rank(info, rank);
 		u32 bytes = le64_to_cpu(chunks[chunk]) >> RNL_CHUNK_LENGTH_SHIFT;
 		u64 position = position_of(chunks[chunk]);
 
@@ -147,31 +146,24 @@ static int check_chunks(struct fs_context *fc, struct rnl_info *info, u64 raw_en
 {
 	const __le64 *chunks = info->section[RNL_CHUNKS];
 	bool is_sorted = true;
-	u32 *order = NULL, i;
-	int error;
+	int error = 0;
+	u32 i;
 
 	for (i = 1; i < info->chunk_count; i++)
 		is_sorted &= position_of(chunks[i - 1]) <= position_of(chunks[i]);
-	if (!is_sorted) {
-		order = sort_chunks(chunks, info->chunk_count, raw_end);
-		if (!order)
-			return -ENOMEM;
-	}
-	error = check_places(fc, info, chunks, order);
-	if (!error && order)
-		error = rnl_column(&info->by_position, order, info->chunk_count);
-	kvfree(order);
-	return error;
+	if (!is_sorted)
+		error = sort_chunks(info, chunks, raw_end);
+	return error ? error : check_places(fc, info, chunks);
 }
 
 /* Checks the extents of a file; *@seen is how many chunks those before refer to. */
-static int check_file(struct fs_context *fc, struct rnl_info *info, u32 index, u32 *introduced,
-		      u32 *seen)
+static int check_file(struct fs_context *fc, struct rnl_info *info, u32 index, u32 *seen)
 {
 	u32 i = rnl_get(info, RNL_INODE_EXTENT_FIRST, index);
-	u32 end = rnl_extents_end(info, index);
+	u32 end = rnl_end(info, RNL_INODE_EXTENT_FIRST, index);
 	u32 full = 1U << info->chunk_shift, at = 0, next, run, tail, unused;
 	u64 size = rnl_get64(info, RNL_INODE_SIZE, index), count;
+	__le32 *introduced = info->section[RNL_INTRODUCED];
 
 	count = (size >> info->chunk_shift) + !!(size & (full - 1));
 	if (count > U32_MAX || (count && i == end) || (!count && i != end))
@@ -179,7 +171,7 @@ static int check_file(struct fs_context *fc, struct rnl_info *info, u32 index, u
 	for (; i < end; i++, at = next) {
 		u32 first = rnl_get(info, RNL_EXTENT_CHUNK_FIRST, i);
 
-		introduced[i] = *seen;
+		introduced[i] = cpu_to_le32(*seen);
 		next = i + 1 < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, i + 1) : count;
 		if (rnl_get(info, RNL_EXTENT_FILE_CHUNK, i) != at || next <= at || next > count)
 			return rnl_bad(fc, "the place of extent", i);
@@ -202,19 +194,15 @@ static int check_file(struct fs_context *fc, struct rnl_info *info, u32 index, u
 /* Checks what files consist of. */
 int rnl_check_files(struct fs_context *fc, struct rnl_info *info)
 {
-	u32 *introduced = rnl_alloc(sizeof(*introduced) * (size_t)info->extent_count);
+	int error = rnl_table(info, RNL_INTRODUCED, info->extent_count) ? 0 : -ENOMEM;
 	u32 i, seen = 0;
-	int error = introduced ? 0 : -ENOMEM;
 
 	for (i = 0; i < info->inode_count && !error; i++)
 		if (S_ISREG(rnl_get(info, RNL_INODE_MODE, i)))
-			error = check_file(fc, info, i, introduced, &seen);
+			error = check_file(fc, info, i, &seen);
 	if (!error && seen != info->chunk_count)
 		error = rnl_bad(fc, "the number of chunks that files refer to,", seen);
-	if (!error)
-		error = rnl_column(&info->introduced, introduced, info->extent_count);
-	kvfree(introduced);
-	return error;
+	return error ? error : rnl_pack(info, RNL_INTRODUCED);
 }
 
 /* Checks the blocks, which have columns, and the chunks, which have none yet. */

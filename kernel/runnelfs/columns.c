@@ -93,58 +93,34 @@ u32 rnl_search(const struct rnl_column *column, u32 low, u32 high, u64 number)
 	return low;
 }
 
-/* Numbers of records: that of the first one, its size, and from one record to the next. */
-struct numbers {
-	const u8 *first;
-	u32 bytes;
-	u32 width;
-	u32 count;
-};
-
-/* Finds out what a column of @numbers must hold. Returns its size. */
-static size_t measure(struct rnl_column *column, const struct numbers *numbers)
+/* Finds out what a column of records of @width bytes must hold. Returns its size. */
+static size_t measure(struct rnl_column *column, u32 field, const u8 *records, u32 width)
 {
-	s64 least = numbers->count ? number_at(numbers->first, numbers->bytes) : 0, most = least;
-	const u8 *at = numbers->first;
-	u32 i;
+	const u8 *at = records + fields[field].offset;
+	u32 bytes = fields[field].bytes, i;
+	s64 least = column->count ? number_at(at, bytes) : 0, most = least;
 
-	for (i = 0; i < numbers->count; i++, at += numbers->width) {
-		s64 number = number_at(at, numbers->bytes);
+	for (i = 0; i < column->count; i++, at += width) {
+		s64 number = number_at(at, bytes);
 
 		least = min(least, number);
 		most = max(most, number);
 	}
 	column->least = least;
-	column->mask = GENMASK_ULL(8 * numbers->bytes - 1, 0);
+	column->mask = GENMASK_ULL(8 * bytes - 1, 0);
 	column->bits = fls64((u64)most - (u64)least);
-	return DIV_ROUND_UP_ULL((u64)numbers->count * column->bits, 8);
+	return DIV_ROUND_UP_ULL((u64)column->count * column->bits, 8);
 }
 
-static void fill(struct rnl_column *column, const struct numbers *numbers, u8 *data)
+static void fill(struct rnl_column *column, u32 field, const u8 *records, u32 width, u8 *data)
 {
-	const u8 *at = numbers->first;
+	const u8 *at = records + fields[field].offset;
 	u32 i;
 
 	column->data = data;
-	if (!column->bits)
-		return;
-	for (i = 0; i < numbers->count; i++, at += numbers->width)
+	for (i = 0; column->bits && i < column->count; i++, at += width)
 		put(data, (u64)i * column->bits,
-		    (u64)number_at(at, numbers->bytes) - column->least);
-}
-
-/* Makes a column of numbers in memory; its data are for kvfree(). Returns 0 or -ENOMEM. */
-int rnl_column(struct rnl_column *column, const u32 *from, u32 count)
-{
-	struct numbers numbers = { (const u8 *)from, sizeof(*from), sizeof(*from), count };
-	size_t size = measure(column, &numbers) + PADDING;
-	u8 *data = rnl_alloc(size);
-
-	if (!data)
-		return -ENOMEM;
-	memset(data, 0, size);
-	fill(column, &numbers, data);
-	return 0;
+		    (u64)number_at(at, fields[field].bytes) - column->least);
 }
 
 /**
@@ -159,7 +135,6 @@ int rnl_column(struct rnl_column *column, const u32 *from, u32 count)
  */
 void *rnl_columns(struct rnl_info *info, u32 kind, const u8 *records, u32 width, u32 count)
 {
-	struct numbers numbers = { .width = width, .count = count };
 	size_t size[RNL_COLUMN_COUNT] = {}, all = PADDING;
 	u8 *data, *at;
 	u32 i;
@@ -167,21 +142,16 @@ void *rnl_columns(struct rnl_info *info, u32 kind, const u8 *records, u32 width,
 	for (i = 0; i < RNL_COLUMN_COUNT; i++) {
 		if (fields[i].kind != kind)
 			continue;
-		numbers.first = records + fields[i].offset;
-		numbers.bytes = fields[i].bytes;
-		size[i] = measure(&info->columns[i], &numbers);
+		info->columns[i].count = count;
+		size[i] = measure(&info->columns[i], i, records, width);
 		all += size[i];
 	}
 	data = rnl_alloc(all);
 	if (!data)
 		return NULL;
 	memset(data, 0, all);
-	for (i = 0, at = data; i < RNL_COLUMN_COUNT; at += size[i++]) {
-		if (fields[i].kind != kind)
-			continue;
-		numbers.first = records + fields[i].offset;
-		numbers.bytes = fields[i].bytes;
-		fill(&info->columns[i], &numbers, at);
-	}
+	for (i = 0, at = data; i < RNL_COLUMN_COUNT; at += size[i++])
+		if (fields[i].kind == kind)
+			fill(&info->columns[i], i, records, width, at);
 	return data;
 }

@@ -62,7 +62,7 @@ static void fill_part(struct rnl_info *info, struct folio *folio, size_t offset,
 static int fill(struct inode *inode, struct folio *folio, struct rnl_block **block, bool only)
 {
 	struct rnl_info *info = rnl_info(inode->i_sb);
-	u32 full = 1U << info->chunk_shift, chunk, unused;
+	u32 full = 1U << info->chunk_shift, chunk;
 	loff_t start = folio_pos(folio), size = i_size_read(inode);
 	size_t offset;
 	u64 position;
@@ -71,7 +71,7 @@ static int fill(struct inode *inode, struct folio *folio, struct rnl_block **blo
 	for (offset = 0; offset < PAGE_SIZE; offset += full) {
 		is_hole = start + offset >= size ||
 			  !rnl_map(info, inode->i_ino, (start + offset) >> info->chunk_shift,
-				   &chunk, &unused);
+				   &chunk, NULL);
 		position = is_hole ? 0 : rnl_get64(info, RNL_CHUNK_POSITION, chunk);
 		if (!is_hole && !lies_in(*block, position)) {
 			if (only)
@@ -105,15 +105,14 @@ bool rnl_has_room(void)
 	return global_zone_page_state(NR_FREE_PAGES) > totalram_pages() / FREE_SHARE;
 }
 
-/* The inode of a page that a block could go to; NULL if it is not worth it. */
-static struct inode *inode_to_fill(struct super_block *sb, u32 ino, bool is_wanted)
+/* The first chunk of a page; false if a hole begins there, or the page lies behind the end. */
+static bool chunk_of(struct inode *inode, pgoff_t index, u32 *chunk)
 {
-	struct inode *inode;
+	const struct rnl_info *info = rnl_info(inode->i_sb);
+	u64 start = (u64)index << PAGE_SHIFT;
 
-	if (!is_wanted)
-		return ilookup(sb, ino);
-	inode = rnl_iget(sb, ino);
-	return IS_ERR(inode) ? NULL : inode;
+	return start < i_size_read(inode) &&
+	       rnl_map(info, inode->i_ino, start >> info->chunk_shift, chunk, NULL);
 }
 
 /* Fills a page from a block, if it is not there and nobody has it. Waits for nobody. */
@@ -161,8 +160,10 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 				break;
 			cond_resched();
 			iput(inode);
-			inode = inode_to_fill(sb, ino,
-					      is_wanted || (reader && ino == reader->i_ino));
+			inode = is_wanted || (reader && ino == reader->i_ino) ?
+				rnl_iget(sb, ino) : ilookup(sb, ino);
+			if (IS_ERR(inode))
+				inode = NULL;
 			last = ino;
 			before = ULONG_MAX;
 		}
@@ -183,13 +184,11 @@ void rnl_spread(struct super_block *sb, struct inode *reader, struct rnl_block *
 static void fill_following(struct inode *inode, pgoff_t index, struct rnl_block *block)
 {
 	struct rnl_info *info = rnl_info(inode->i_sb);
-	pgoff_t pages = (i_size_read(inode) + PAGE_SIZE - 1) >> PAGE_SHIFT;
-	pgoff_t end = min(index + FOLLOWING, pages);
+	pgoff_t end = index + FOLLOWING;
 	u32 chunk, owner, unused;
 
 	for (; index < end; index++) {
-		if (!rnl_map(info, inode->i_ino, ((u64)index << PAGE_SHIFT) >> info->chunk_shift,
-			     &chunk, &unused))
+		if (!chunk_of(inode, index, &chunk))
 			continue;
 		rnl_chunk_owner(info, chunk, &owner, &unused);
 		if (owner == inode->i_ino)
@@ -203,11 +202,9 @@ static void fill_following(struct inode *inode, pgoff_t index, struct rnl_block 
 static u32 block_of(struct inode *inode, pgoff_t index)
 {
 	struct rnl_info *info = rnl_info(inode->i_sb);
-	u32 chunk, unused;
+	u32 chunk;
 
-	if (index >= DIV_ROUND_UP_ULL(i_size_read(inode), PAGE_SIZE) ||
-	    !rnl_map(info, inode->i_ino, ((u64)index << PAGE_SHIFT) >> info->chunk_shift, &chunk,
-		     &unused))
+	if (!chunk_of(inode, index, &chunk))
 		return info->block_count;
 	return rnl_block_at(info, rnl_get64(info, RNL_CHUNK_POSITION, chunk));
 }

@@ -17,7 +17,8 @@ const u8 *rnl_name(const struct rnl_info *info, u32 kind, u32 index, u32 *bytes)
 {
 	bool is_entry = kind == RNL_ENTRIES;
 	u32 at = rnl_get(info, is_entry ? RNL_ENTRY_NAME : RNL_XATTR_NAME, index);
-	u32 end = is_entry ? rnl_name_end(info, index) : rnl_get(info, RNL_XATTR_VALUE, index);
+	u32 end = is_entry ? rnl_end(info, RNL_ENTRY_NAME, index) :
+			     rnl_get(info, RNL_XATTR_VALUE, index);
 
 	*bytes = end - at;
 	return (is_entry ? info->names : info->xattr_bytes) + at;
@@ -51,27 +52,17 @@ u32 rnl_find(const struct rnl_info *info, u32 kind, u32 low, u32 high, const voi
 	return U32_MAX;
 }
 
-static u32 entries_first(const struct rnl_info *info, const struct inode *dir)
-{
-	return rnl_get(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1);
-}
-
-static u32 entries_end(const struct rnl_info *info, const struct inode *dir)
-{
-	return rnl_entries_end(info, dir->i_ino - 1);
-}
-
 struct dentry *rnl_lookup(struct inode *dir, struct dentry *dentry, unsigned int flags)
 {
 	struct rnl_info *info = rnl_info(dir->i_sb);
+	u32 first = rnl_get(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1);
+	u32 end = rnl_end(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1), entry;
 	const struct qstr *name = &dentry->d_name;
 	struct inode *inode = NULL;
-	u32 entry;
 
 	if (name->len > RNL_NAME_BYTES_MAX)
 		return ERR_PTR(-ENAMETOOLONG);
-	entry = rnl_find(info, RNL_ENTRIES, entries_first(info, dir), entries_end(info, dir),
-			 name->name, name->len);
+	entry = rnl_find(info, RNL_ENTRIES, first, end, name->name, name->len);
 	if (entry != U32_MAX)
 		inode = rnl_iget(dir->i_sb, rnl_get(info, RNL_ENTRY_INODE, entry));
 	return d_splice_alias(inode, dentry);
@@ -81,7 +72,8 @@ static int iterate(struct file *file, struct dir_context *context)
 {
 	struct inode *dir = file_inode(file);
 	struct rnl_info *info = rnl_info(dir->i_sb);
-	u32 first = entries_first(info, dir), end = entries_end(info, dir);
+	u32 first = rnl_get(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1);
+	u32 end = rnl_end(info, RNL_INODE_ENTRY_FIRST, dir->i_ino - 1);
 
 	if (!dir_emit_dots(file, context))
 		return 0;

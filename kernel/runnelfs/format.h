@@ -142,8 +142,9 @@ struct rnl_disk_xattr {
 	__le32 value;
 };
 
-struct rnl_disk_xattr_set {
-	__le32 first;
+/* A set of extended attributes: the first of them. */
+struct rnl_disk_number {
+	__le32 number;
 };
 
 struct rnl_disk_chunk {
@@ -156,19 +157,6 @@ struct rnl_disk_extent {
 	__le32 chunk_first;
 };
 
-struct rnl_disk_block {
-	__le64 file_offset;
-	__le64 raw_start;
-	__le32 stored_bytes;
-	__le32 raw_bytes;
-	u8 codec;
-	u8 filter;
-	u8 dictionary;
-	u8 reserved;
-	__le32 expansion_bytes;
-	u8 hash[RNL_HASH_BYTES];
-};
-
 /* With RNL_FEATURE_BLOCK_HASHES: places are sums of sizes, hashes have a section of their own. */
 struct rnl_disk_block_sizes {
 	__le32 stored_bytes;
@@ -178,6 +166,13 @@ struct rnl_disk_block_sizes {
 	u8 dictionary;
 	u8 reserved;
 	__le32 expansion_bytes;
+};
+
+struct rnl_disk_block {
+	__le64 file_offset;
+	__le64 raw_start;
+	struct rnl_disk_block_sizes sizes;
+	u8 hash[RNL_HASH_BYTES];
 };
 
 static_assert(sizeof(struct rnl_disk_section) == 64);

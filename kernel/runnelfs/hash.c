@@ -39,47 +39,13 @@ const u8 rnl_hash_order[7][16] = {
 	{ 11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13 },
 };
 
-static __always_inline void mix(u32 *v, int a, int b, int c, int d, u32 x, u32 y)
-{
-	v[a] += v[b] + x;
-	v[d] = ror32(v[d] ^ v[a], 16);
-	v[c] += v[d];
-	v[b] = ror32(v[b] ^ v[c], 12);
-	v[a] += v[b] + y;
-	v[d] = ror32(v[d] ^ v[a], 8);
-	v[c] += v[d];
-	v[b] = ror32(v[b] ^ v[c], 7);
-}
-
-static noinline void compress(u32 *cv, const u32 *m, u64 counter, u32 bytes, u32 flags)
-{
-	u32 v[16];
-	int i;
-
-	memcpy(v, cv, 8 * sizeof(u32));
-	memcpy(v + 8, rnl_hash_iv, 4 * sizeof(u32));
-	v[12] = (u32)counter;
-	v[13] = (u32)(counter >> 32);
-	v[14] = bytes;
-	v[15] = flags;
-	for (i = 0; i < 7; i++) {
-		const u8 *order = rnl_hash_order[i];
-
-		mix(v, 0, 4, 8, 12, m[order[0]], m[order[1]]);
-		mix(v, 1, 5, 9, 13, m[order[2]], m[order[3]]);
-		mix(v, 2, 6, 10, 14, m[order[4]], m[order[5]]);
-		mix(v, 3, 7, 11, 15, m[order[6]], m[order[7]]);
-		mix(v, 0, 5, 10, 15, m[order[8]], m[order[9]]);
-		mix(v, 1, 6, 11, 12, m[order[10]], m[order[11]]);
-		mix(v, 2, 7, 8, 13, m[order[12]], m[order[13]]);
-		mix(v, 3, 4, 9, 14, m[order[14]], m[order[15]]);
-	}
-	for (i = 0; i < 8; i++)
-		cv[i] = v[i] ^ v[i + 8];
-}
+/* One after the other. */
+#define LANES 1
+#define NAME rnl_hash_scalar
+#include "hash_lanes.h"
 
 /* The chaining value of one chunk of at most 1024 bytes. */
-static void hash_chunk(const u8 *data, size_t bytes, u64 counter, u32 root, u32 *cv)
+static void hash_chunk(const u8 *data, size_t bytes, u32 counter, u32 root, u32 *cv)
 {
 	u32 flags = RNL_HASH_START;
 	u32 m[16];
@@ -108,23 +74,6 @@ static void hash_parent(const u32 *left, u32 *right, u32 root)
 	memcpy(m + 8, right, 8 * sizeof(u32));
 	memcpy(right, rnl_hash_iv, sizeof(rnl_hash_iv));
 	compress(right, m, 0, RNL_HASH_BLOCK, RNL_HASH_PARENT | root);
-}
-
-/* As those in vectors do. */
-void rnl_hash_scalar(const u8 *data, u32 blocks, u32 count, u32 counter, u32 flags, u8 *out)
-{
-	u32 cv[8], children[16], i;
-
-	for (i = 0; i < count; i++) {
-		if (flags) {
-			memcpy(children, data + i * RNL_HASH_BLOCK, sizeof(children));
-			memcpy(cv, children + 8, sizeof(cv));
-			hash_parent(children, cv, 0);
-		} else {
-			hash_chunk(data + i * RNL_HASH_CHUNK, RNL_HASH_CHUNK, counter + i, 0, cv);
-		}
-		memcpy(out + i * sizeof(cv), cv, sizeof(cv));
-	}
 }
 
 /* The chaining value of at most 16 chunks, the last of which may be cut. */

@@ -1,16 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * BLAKE3 of several chunks, or parents, side by side: each lane of a vector has a word of another
- * one. Included by files that are compiled for vectors, with LANES and the function's name.
+ * one. Included by files that are compiled for vectors, with LANES and the function's name; and
+ * with one lane, which is no vector.
  */
 #include "hash.h"
 
 /* Vectors mean nothing to sparse. */
-#ifndef __CHECKER__
+#if LANES == 1 || !defined(__CHECKER__)
 
+#if LANES == 1
+typedef u32 words;
+/* Parents are read as they were written, chunks are little-endian. */
+#define LOAD(from) (flags ? get_unaligned((const u32 *)(from)) : get_unaligned_le32(from))
+#define STORE(number, to) put_unaligned(number, (u32 *)(to))
+#define COMPRESS static noinline void
+#else
 typedef u32 words __attribute__((vector_size(4 * LANES)));
 /* Where no vector need begin. */
 typedef u32 unaligned_words __attribute__((vector_size(4 * LANES), aligned(1)));
+#define LOAD(from) (*(const unaligned_words *)(from))
+#define STORE(vector, to) (*(unaligned_words *)(to) = (vector))
+#define COMPRESS static __always_inline void
+#endif
 
 #if LANES == 8
 #define EACH(a, b, c, d) { a, b, c, d, a, b, c, d }
@@ -20,7 +32,7 @@ typedef u32 unaligned_words __attribute__((vector_size(4 * LANES), aligned(1)));
 #define HIGH_2 2, 3, 10, 11, 6, 7, 14, 15
 #define LOW_4 0, 1, 2, 3, 8, 9, 10, 11
 #define HIGH_4 4, 5, 6, 7, 12, 13, 14, 15
-#else
+#elif LANES == 4
 #define EACH(a, b, c, d) { a, b, c, d }
 #define LOW_1 0, 4, 1, 5
 #define HIGH_1 2, 6, 3, 7
@@ -35,7 +47,7 @@ typedef u32 unaligned_words __attribute__((vector_size(4 * LANES), aligned(1)));
 #endif
 
 /* Rotates by whole bytes are one instruction on x86-64. */
-#ifdef __SSSE3__
+#if LANES > 1 && defined(__SSSE3__)
 typedef char octets __attribute__((vector_size(4 * LANES)));
 #if LANES == 8
 #define MOVE_BYTES __builtin_ia32_pshufb256
@@ -50,12 +62,13 @@ typedef char octets __attribute__((vector_size(4 * LANES)));
 #define RIGHT_16(x) RIGHT(x, 16)
 #define RIGHT_8(x) RIGHT(x, 8)
 #endif
-#define ALL(x) ((x) - (words){})
+#define ALL(x) ((x) - (words){ 0 })
 #define RIGHT(x, bits) ((x) >> (bits) | (x) << (32 - (bits)))
 
 /* Row i of the square gets what was column i. */
 static __always_inline void transpose(words *row)
 {
+#if LANES > 1
 	int i;
 
 #pragma GCC unroll 2
@@ -79,6 +92,7 @@ static __always_inline void transpose(words *row)
 		row[i + 4] = SHUFFLE(a, b, HIGH_4);
 	}
 #endif
+#endif
 }
 
 static __always_inline void mix(words *v, int a, int b, int c, int d, words x, words y)
@@ -96,12 +110,12 @@ static __always_inline void mix(words *v, int a, int b, int c, int d, words x, w
 /* Word @i of the message in a round. */
 #define WORD(i) m[order[i]]
 
-static __always_inline void compress(words *cv, const words *m, words counter, u32 flags)
+COMPRESS compress(words *cv, const words *m, words counter, u32 bytes, u32 flags)
 {
 	words v[16] = {
 		cv[0], cv[1], cv[2], cv[3], cv[4], cv[5], cv[6], cv[7],
 		ALL(rnl_hash_iv[0]), ALL(rnl_hash_iv[1]), ALL(rnl_hash_iv[2]), ALL(rnl_hash_iv[3]),
-		counter, ALL(0), ALL(RNL_HASH_BLOCK), ALL(flags),
+		counter, ALL(0), ALL(bytes), ALL(flags),
 	};
 	int i;
 
@@ -145,7 +159,7 @@ static void hash_group(const u8 *data, u32 blocks, u32 count, u32 counter, u32 f
 		for (i = 0; i < 16; i += LANES) {
 #pragma GCC unroll 8
 			for (lane = 0; lane < LANES; lane++)
-				m[i + lane] = *(const unaligned_words *)(data + at[lane] + 4 * i);
+				m[i + lane] = LOAD(data + at[lane] + 4 * i);
 			transpose(m + i);
 		}
 		data += RNL_HASH_BLOCK;
@@ -153,14 +167,14 @@ static void hash_group(const u8 *data, u32 blocks, u32 count, u32 counter, u32 f
 			now |= RNL_HASH_START;
 		if (!flags && block + 1 == blocks)
 			now |= RNL_HASH_END;
-		compress(cv, m, counters, now);
+		compress(cv, m, counters, RNL_HASH_BLOCK, now);
 	}
 #pragma GCC unroll 2
 	for (i = 0; i < 8; i += LANES)
 		transpose(cv + i);
 	for (lane = 0; lane < count; lane++)
 		for (i = 0; i < 8; i += LANES)
-			*(unaligned_words *)(out + 32 * lane + 4 * i) = cv[i + lane];
+			STORE(cv[i + lane], out + 32 * lane + 4 * i);
 }
 
 void NAME(const u8 *data, u32 blocks, u32 count, u32 counter, u32 flags, u8 *out)

@@ -30,22 +30,11 @@ static const struct inode_operations link_inode_ops = {
 	.listxattr = rnl_listxattr,
 };
 
-static void set_times(struct inode *inode, const struct rnl_info *info, u32 index)
-{
-	struct timespec64 time = {
-		.tv_sec = (s64)rnl_get64(info, RNL_INODE_MTIME_SEC, index),
-		.tv_nsec = rnl_get(info, RNL_INODE_MTIME_NS, index),
-	};
-
-	/* The image keeps no times of access and of change. */
-	rnl_set_times(inode, time);
-}
-
 /* Sectors of a file that are no holes. */
 static blkcnt_t sectors_of(const struct rnl_info *info, u32 ino, u64 size)
 {
 	u32 i = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1);
-	u32 end = rnl_extents_end(info, ino - 1);
+	u32 end = rnl_end(info, RNL_INODE_EXTENT_FIRST, ino - 1);
 	u32 at, next, count = (size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
 	u64 chunks = 0;
 
@@ -83,7 +72,11 @@ static int fill_inode(struct inode *inode)
 	i_gid_write(inode, rnl_get(info, RNL_INODE_GID, index));
 	set_nlink(inode, rnl_get(info, RNL_INODE_NLINK, index));
 	inode->i_size = size;
-	set_times(inode, info, index);
+	/* The image keeps no times of access and of change. */
+	rnl_set_times(inode, (struct timespec64){
+		.tv_sec = (s64)rnl_get64(info, RNL_INODE_MTIME_SEC, index),
+		.tv_nsec = rnl_get(info, RNL_INODE_MTIME_NS, index),
+	});
 	if (!rnl_get(info, RNL_INODE_XATTR_SET, index)) {
 		inode->i_flags |= S_NOSEC;
 		cache_no_acl(inode);

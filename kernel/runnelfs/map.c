@@ -11,12 +11,13 @@
  */
 u32 rnl_next_short(const struct rnl_info *info, u32 chunk, u32 *bytes)
 {
-	u32 at = chunk ? rnl_search(&info->shorts, 0, info->short_count, chunk - 1) : 0;
+	const struct rnl_column *shorts = &info->columns[RNL_SHORT_CHUNK];
+	u32 at = chunk ? rnl_search(shorts, 0, shorts->count, chunk - 1) : 0;
 
-	if (at == info->short_count)
+	if (at == shorts->count)
 		return U32_MAX;
-	*bytes = rnl_number(&info->short_bytes, at);
-	return rnl_number(&info->shorts, at);
+	*bytes = rnl_get(info, RNL_SHORT_BYTES, at);
+	return rnl_number(shorts, at);
 }
 
 u32 rnl_chunk_bytes(const struct rnl_info *info, u32 chunk)
@@ -45,7 +46,7 @@ u32 rnl_block_at(const struct rnl_info *info, u64 position)
  * @ino: a file
  * @file_chunk: a place in it, below its end, in chunks
  * @chunk: the chunk there is put here
- * @run_end: where the extent ends is put here, in chunks of the file
+ * @run_end: where the extent ends is put here, in chunks of the file, unless it is NULL
  *
  * Return: whether there is a chunk; else there is a hole.
  */
@@ -53,13 +54,14 @@ bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32
 	     u32 *run_end)
 {
 	u32 first = rnl_get(info, RNL_INODE_EXTENT_FIRST, ino - 1);
-	u32 end = rnl_extents_end(info, ino - 1);
+	u32 end = rnl_end(info, RNL_INODE_EXTENT_FIRST, ino - 1);
 	u32 next = rnl_search(&info->columns[RNL_EXTENT_FILE_CHUNK], first, end, file_chunk);
 	u64 size = rnl_get64(info, RNL_INODE_SIZE, ino - 1);
 	u32 chunk_first;
 
-	*run_end = next < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, next) :
-				(size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
+	if (run_end)
+		*run_end = next < end ? rnl_get(info, RNL_EXTENT_FILE_CHUNK, next) :
+					(size + (1U << info->chunk_shift) - 1) >> info->chunk_shift;
 	if (next == first)
 		return false;
 	chunk_first = rnl_get(info, RNL_EXTENT_CHUNK_FIRST, next - 1);
@@ -72,7 +74,7 @@ bool rnl_map(const struct rnl_info *info, unsigned long ino, u32 file_chunk, u32
 /* The chunk that is the @rank-th by position. */
 u32 rnl_chunk_at_rank(const struct rnl_info *info, u32 rank)
 {
-	return info->by_position.data ? rnl_number(&info->by_position, rank) : rank;
+	return info->section[RNL_BY_POSITION] ? rnl_get(info, RNL_BY_POSITION_CHUNK, rank) : rank;
 }
 
 /* How many chunks have a lower position. */
@@ -104,7 +106,8 @@ u32 rnl_chunks_before(const struct rnl_info *info, u64 position)
  */
 void rnl_chunk_owner(const struct rnl_info *info, u32 chunk, u32 *ino, u32 *file_chunk)
 {
-	u32 extent = rnl_search(&info->introduced, 0, info->extent_count, chunk) - 1;
+	u32 extent = rnl_search(&info->columns[RNL_INTRODUCED_BEFORE], 0, info->extent_count,
+				chunk) - 1;
 
 	*ino = rnl_search(&info->columns[RNL_INODE_EXTENT_FIRST], 0, info->inode_count, extent);
 	*file_chunk = rnl_get(info, RNL_EXTENT_FILE_CHUNK, extent) +

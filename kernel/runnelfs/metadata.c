@@ -11,15 +11,18 @@
 #include "runnelfs.h"
 
 /* Without RNL_FEATURE_BLOCK_HASHES; see record_bytes_of(). */
-static const u8 record_bytes[RNL_KINDS] = {
+static const u8 record_bytes[RNL_TABLES] = {
 	[RNL_INODES] = sizeof(struct rnl_disk_inode),
 	[RNL_ENTRIES] = sizeof(struct rnl_disk_entry),
-	[RNL_XATTR_SETS] = sizeof(__le32),
+	[RNL_XATTR_SETS] = sizeof(struct rnl_disk_number),
 	[RNL_XATTRS] = sizeof(struct rnl_disk_xattr),
 	[RNL_EXTENTS] = sizeof(struct rnl_disk_extent),
 	[RNL_CHUNKS] = sizeof(__le64),
 	[RNL_BLOCKS] = sizeof(struct rnl_disk_block),
 	[RNL_CHUNK_HASHES] = RNL_CHUNK_HASH_BYTES,
+	[RNL_SHORTS] = sizeof(struct rnl_disk_short),
+	[RNL_INTRODUCED] = sizeof(struct rnl_disk_number),
+	[RNL_BY_POSITION] = sizeof(struct rnl_disk_number),
 };
 
 static int bad_bytes(struct fs_context *fc, const char *what, u32 kind)
@@ -28,17 +31,11 @@ static int bad_bytes(struct fs_context *fc, const char *what, u32 kind)
 	return -EIO;
 }
 
-static int too_new(struct fs_context *fc, const char *what, u32 found)
-{
-	errorf(fc, "runnelfs: the image needs a newer runnelfs: %s %u", what, found);
-	return -EOPNOTSUPP;
-}
-
 static u32 record_bytes_of(u32 kind, u32 features)
 {
 	if (kind == RNL_BLOCKS && features & RNL_FEATURE_BLOCK_HASHES)
 		return sizeof(struct rnl_disk_block_sizes);
-	return record_bytes[kind];
+	return kind == RNL_BLOCK_HASHES ? RNL_HASH_BYTES : record_bytes[kind];
 }
 
 /* Kinds ascend in the file, except that the hashes of chunks come last, behind those of blocks. */
@@ -58,7 +55,7 @@ static int check_section(struct fs_context *fc, const struct rnl_disk_section *s
 	bool is_required = kind >= RNL_INODES && kind <= RNL_CHUNK_HASHES;
 
 	if (section->flags & ~(RNL_SECTION_OPTIONAL | RNL_SECTION_DERIVED))
-		return too_new(fc, "section flags", section->flags);
+		return rnl_too_new(fc, "section flags", section->flags);
 	if (section->reserved)
 		return rnl_bad(fc, "a reserved byte of section", kind);
 	if (is_derived != (kind == RNL_CHUNK_HASHES && features & RNL_FEATURE_DERIVED_HASHES))
@@ -68,14 +65,14 @@ static int check_section(struct fs_context *fc, const struct rnl_disk_section *s
 	if (!is_required) {
 		if (section->flags & RNL_SECTION_OPTIONAL)
 			return 0;
-		return too_new(fc, "required section", kind);
+		return rnl_too_new(fc, "required section", kind);
 	}
 	if (section->flags & RNL_SECTION_OPTIONAL)
 		return rnl_bad(fc, "the optional flag of section", kind);
 	if (section->filter > (record_bytes[kind] ? rnl_last_filter(kind) : 0))
-		return too_new(fc, "section filter", section->filter);
+		return rnl_too_new(fc, "section filter", section->filter);
 	if (section->codec >= RNL_CODECS)
-		return too_new(fc, "section codec", section->codec);
+		return rnl_too_new(fc, "section codec", section->codec);
 	if (section->codec && !is_derived ? stored >= raw : stored != raw)
 		return rnl_bad(fc, "the stored size of section", kind);
 	if (section->codec && (is_derived || kind == RNL_BLOCK_HASHES))
@@ -127,10 +124,9 @@ static int check_sections(struct fs_context *fc, const struct rnl_disk_super *su
 	for (i = RNL_INODES; i <= RNL_CHUNK_HASHES; i++)
 		if (!found[i])
 			return rnl_bad(fc, "there is no section", i);
-	if (!found[RNL_DICTIONARIES] != !(features & RNL_FEATURE_DICTIONARIES))
-		return rnl_bad(fc, "there are or are no dictionaries, features", features);
-	if (!found[RNL_BLOCK_HASHES] != !(features & RNL_FEATURE_BLOCK_HASHES))
-		return rnl_bad(fc, "there are or are no hashes of blocks, features", features);
+	if (!found[RNL_DICTIONARIES] != !(features & RNL_FEATURE_DICTIONARIES) ||
+	    !found[RNL_BLOCK_HASHES] != !(features & RNL_FEATURE_BLOCK_HASHES))
+		return rnl_bad(fc, "a section is missing, or is not announced, features", features);
 	if (features & RNL_FEATURE_BLOCK_HASHES && features & RNL_FEATURE_DERIVED_HASHES)
 		return rnl_bad(fc, "the features, which exclude one another,", features);
 	return 0;
@@ -151,6 +147,7 @@ static int check_counts(struct fs_context *fc, const struct rnl_disk_super *supe
 		{ RNL_CHUNKS, super->chunk_count, RNL_CHUNKS_MAX },
 		{ RNL_CHUNK_HASHES, super->chunk_count, RNL_CHUNKS_MAX },
 		{ RNL_BLOCKS, super->block_count, RNL_BLOCKS_MAX },
+		{ RNL_BLOCK_HASHES, super->block_count, RNL_BLOCKS_MAX },
 	};
 	u32 features = le32_to_cpu(super->features);
 	size_t i;
@@ -159,12 +156,10 @@ static int check_counts(struct fs_context *fc, const struct rnl_disk_super *supe
 		u32 kind = counts[i].kind, count = le32_to_cpu(counts[i].count);
 		u64 bytes = (u64)count * record_bytes_of(kind, features);
 
-		if (count > counts[i].count_max || le64_to_cpu(found[kind]->raw_bytes) != bytes)
+		if (found[kind] && (count > counts[i].count_max ||
+				    le64_to_cpu(found[kind]->raw_bytes) != bytes))
 			return rnl_bad(fc, "the number of records of section", kind);
 	}
-	if (found[RNL_BLOCK_HASHES] && le64_to_cpu(found[RNL_BLOCK_HASHES]->raw_bytes) !=
-	    (u64)le32_to_cpu(super->block_count) * RNL_HASH_BYTES)
-		return rnl_bad(fc, "the number of records of section", RNL_BLOCK_HASHES);
 	if (le64_to_cpu(found[RNL_XATTR_SETS]->raw_bytes) % record_bytes[RNL_XATTR_SETS] ||
 	    le64_to_cpu(found[RNL_XATTRS]->raw_bytes) % record_bytes[RNL_XATTRS])
 		return rnl_bad(fc, "the size of section", RNL_XATTRS);
@@ -179,13 +174,11 @@ static int check_features(struct fs_context *fc, const struct rnl_disk_super *su
 	u32 hot_max = features & RNL_FEATURE_HOT ? le32_to_cpu(super->block_count) : 0;
 
 	if (features & ~RNL_FEATURES_KNOWN)
-		return too_new(fc, "features", features & ~RNL_FEATURES_KNOWN);
-	if (features & RNL_FEATURE_DEFLATE) {
-		errorf(fc, "runnelfs: the image uses the feature deflate, which runnelfs has not");
-		return -EOPNOTSUPP;
-	}
-	if (features & RNL_FEATURE_DICTIONARIES && !RNL_HAS_DICTIONARIES) {
-		errorf(fc, "runnelfs: the image uses the feature dictionaries, of Linux 6.12");
+		return rnl_too_new(fc, "features", features & ~RNL_FEATURES_KNOWN);
+	if (features & RNL_FEATURE_DEFLATE ||
+	    (features & RNL_FEATURE_DICTIONARIES && !RNL_HAS_DICTIONARIES)) {
+		errorf(fc, "runnelfs: the image uses %s", features & RNL_FEATURE_DEFLATE ?
+		       "recompression, which runnelfs has not" : "dictionaries, of Linux 6.12");
 		return -EOPNOTSUPP;
 	}
 	if (super->chunk_shift < RNL_CHUNK_SHIFT_MIN || super->chunk_shift > RNL_CHUNK_SHIFT_MAX)
@@ -209,12 +202,11 @@ static int check_super(struct fs_context *fc, struct super_block *sb, struct rnl
 	if (memcmp(super->magic, RNL_MAGIC, sizeof(super->magic)))
 		return invalf(fc, "runnelfs: this is no image");
 	if (le16_to_cpu(super->version) > RNL_VERSION)
-		return too_new(fc, "version", le16_to_cpu(super->version));
+		return rnl_too_new(fc, "version", le16_to_cpu(super->version));
 	rnl_hash((u8 *)super, sizeof(*super), info->id);
 	memcpy(check, super->check, sizeof(check));
 	memset(super->check, 0, sizeof(super->check));
 	rnl_hash((u8 *)super, sizeof(*super), hash);
-	memcpy(super->check, check, sizeof(check));
 	if (memcmp(check, hash, sizeof(hash))) {
 		errorf(fc, "runnelfs: the superblock is damaged");
 		return -EIO;
@@ -268,14 +260,12 @@ static int load_section(struct fs_context *fc, struct super_block *sb, struct rn
 		goto out;
 	}
 	rnl_hash(stored, stored_bytes, hash);
-	error = -EIO;
 	if (memcmp(hash, section->hash, sizeof(hash))) {
-		bad_bytes(fc, "the hash", kind);
+		error = bad_bytes(fc, "the hash", kind);
 		goto out;
 	}
-	error = rnl_codec_prepare(decoder, section->codec);
 	raw = rnl_alloc(raw_bytes);
-	if (error || !raw) {
+	if (!raw || rnl_codec_prepare(decoder, section->codec)) {
 		error = -ENOMEM;
 		goto out;
 	}
@@ -303,6 +293,8 @@ out:
 
 static void set_tables(struct rnl_info *info, const struct rnl_disk_super *super)
 {
+	struct rnl_column *columns = info->columns;
+
 	info->file_bytes = le64_to_cpu(super->file_bytes);
 	info->features = le32_to_cpu(super->features);
 	info->chunk_shift = super->chunk_shift;
@@ -313,8 +305,13 @@ static void set_tables(struct rnl_info *info, const struct rnl_disk_super *super
 	info->extent_count = le32_to_cpu(super->extent_count);
 	info->chunk_count = le32_to_cpu(super->chunk_count);
 	info->block_count = le32_to_cpu(super->block_count);
-	info->set_count = info->section_bytes[RNL_XATTR_SETS] / sizeof(__le32);
-	info->xattr_count = info->section_bytes[RNL_XATTRS] / sizeof(struct rnl_disk_xattr);
+	info->set_count = columns[RNL_SET_FIRST].count;
+	info->xattr_count = columns[RNL_XATTR_NAME].count;
+	columns[RNL_INODE_ENTRY_FIRST].end = info->entry_count;
+	columns[RNL_INODE_EXTENT_FIRST].end = info->extent_count;
+	columns[RNL_ENTRY_NAME].end = info->section_bytes[RNL_NAMES];
+	columns[RNL_SET_FIRST].end = info->xattr_count;
+	columns[RNL_XATTR_NAME].end = info->section_bytes[RNL_XATTR_BYTES];
 	info->names = info->section[RNL_NAMES];
 	info->targets = info->section[RNL_TARGETS];
 	info->xattr_bytes = info->section[RNL_XATTR_BYTES];
@@ -356,13 +353,12 @@ static int load_dictionaries(struct fs_context *fc, struct rnl_info *info)
 }
 
 /*
- * Puts the places and the hashes of blocks into the block table, so that all images have the same
- * one. The sums are bounded when the table is checked.
+ * Puts the places of blocks into the block table, so that all images have the same one. The sums
+ * are bounded when the table is checked.
  */
 static int join_blocks(struct rnl_info *info, u32 count)
 {
 	const struct rnl_disk_block_sizes *sizes = info->section[RNL_BLOCKS];
-	const u8 *hashes = info->section[RNL_BLOCK_HASHES];
 	u64 file_end = RNL_SUPER_BYTES, raw_end = 0;
 	struct rnl_disk_block *blocks;
 	u32 i;
@@ -374,28 +370,27 @@ static int join_blocks(struct rnl_info *info, u32 count)
 		blocks[i] = (struct rnl_disk_block){
 			.file_offset = cpu_to_le64(file_end),
 			.raw_start = cpu_to_le64(raw_end),
-			.stored_bytes = sizes[i].stored_bytes,
-			.raw_bytes = sizes[i].raw_bytes,
-			.codec = sizes[i].codec,
-			.filter = sizes[i].filter,
-			.dictionary = sizes[i].dictionary,
-			.reserved = sizes[i].reserved,
-			.expansion_bytes = sizes[i].expansion_bytes,
+			.sizes = sizes[i],
 		};
-		memcpy(blocks[i].hash, hashes + (size_t)i * RNL_HASH_BYTES, RNL_HASH_BYTES);
 		file_end += le32_to_cpu(sizes[i].stored_bytes);
 		raw_end += le32_to_cpu(sizes[i].raw_bytes);
 	}
 	kvfree(info->section[RNL_BLOCKS]);
-	kvfree(info->section[RNL_BLOCK_HASHES]);
-	info->section[RNL_BLOCK_HASHES] = NULL;
 	info->section[RNL_BLOCKS] = blocks;
 	info->section_bytes[RNL_BLOCKS] = count * sizeof(*blocks);
 	return 0;
 }
 
-/* Puts columns in the place of the records of a section. */
-static int pack_section(struct rnl_info *info, u32 kind)
+/* Memory for @count records of a kind that no section has. NULL if there is none. */
+void *rnl_table(struct rnl_info *info, u32 kind, u32 count)
+{
+	info->section_bytes[kind] = count * record_bytes[kind];
+	info->section[kind] = rnl_alloc(info->section_bytes[kind]);
+	return info->section[kind];
+}
+
+/* Puts columns in the place of records. Returns 0 or -ENOMEM. */
+int rnl_pack(struct rnl_info *info, u32 kind)
 {
 	u32 width = record_bytes[kind];
 	void *columns = rnl_columns(info, kind, info->section[kind], width,
@@ -412,44 +407,41 @@ static int pack_section(struct rnl_info *info, u32 kind)
 static int pack_chunks(struct rnl_info *info)
 {
 	const __le64 *chunks = info->section[RNL_CHUNKS];
-	u32 full = 1U << info->chunk_shift, count = 0, i, *numbers, *lengths;
-	int error = -ENOMEM;
+	u32 full = 1U << info->chunk_shift, count = 0, i;
+	struct rnl_disk_short *at;
+	int error;
 
 	for (i = 0; i < info->chunk_count; i++)
 		count += le64_to_cpu(chunks[i]) >> RNL_CHUNK_LENGTH_SHIFT != full;
-	numbers = rnl_alloc(sizeof(*numbers) * (size_t)count);
-	lengths = rnl_alloc(sizeof(*lengths) * (size_t)count);
-	if (!numbers || !lengths)
-		goto out;
-	info->short_count = count;
-	for (i = 0, count = 0; i < info->chunk_count; i++) {
+	at = rnl_table(info, RNL_SHORTS, count);
+	if (!at)
+		return -ENOMEM;
+	for (i = 0; i < info->chunk_count; i++) {
 		u32 bytes = le64_to_cpu(chunks[i]) >> RNL_CHUNK_LENGTH_SHIFT;
 
-		if (bytes == full)
-			continue;
-		numbers[count] = i;
-		lengths[count++] = bytes;
+		if (bytes != full)
+			*at++ = (struct rnl_disk_short){ cpu_to_le32(i), cpu_to_le32(bytes) };
 	}
-	error = rnl_column(&info->shorts, numbers, count);
-	if (!error)
-		error = rnl_column(&info->short_bytes, lengths, count);
-out:
-	kvfree(numbers);
-	kvfree(lengths);
-	return error ? error : pack_section(info, RNL_CHUNKS);
+	error = rnl_pack(info, RNL_SHORTS);
+	return error ? error : rnl_pack(info, RNL_CHUNKS);
 }
 
 static int pack_blocks(struct rnl_info *info)
 {
 	const struct rnl_disk_block *blocks = info->section[RNL_BLOCKS];
+	u8 (*hashes)[RNL_HASH_BYTES] = info->section[RNL_BLOCK_HASHES];
 	u32 i;
 
-	info->hashes = rnl_alloc(sizeof(*info->hashes) * (size_t)info->block_count);
-	if (!info->hashes)
-		return -ENOMEM;
-	for (i = 0; i < info->block_count; i++)
-		memcpy(info->hashes[i], blocks[i].hash, RNL_HASH_BYTES);
-	return pack_section(info, RNL_BLOCKS);
+	if (!hashes) {
+		hashes = rnl_alloc(sizeof(*hashes) * (size_t)info->block_count);
+		if (!hashes)
+			return -ENOMEM;
+		info->section[RNL_BLOCK_HASHES] = hashes;
+		for (i = 0; i < info->block_count; i++)
+			memcpy(hashes[i], blocks[i].hash, RNL_HASH_BYTES);
+	}
+	info->hashes = hashes;
+	return rnl_pack(info, RNL_BLOCKS);
 }
 
 static int load_sections(struct fs_context *fc, struct super_block *sb,
@@ -466,7 +458,7 @@ static int load_sections(struct fs_context *fc, struct super_block *sb,
 			continue;
 		error = load_section(fc, sb, &decoder, found[kind], le32_to_cpu(super->features));
 		if (!error && record_bytes[kind] && kind != RNL_CHUNKS && kind != RNL_BLOCKS)
-			error = pack_section(info, kind);
+			error = rnl_pack(info, kind);
 	}
 	rnl_codec_free(&decoder);
 	if (!error && found[RNL_BLOCK_HASHES])
@@ -481,9 +473,8 @@ static int load_sections(struct fs_context *fc, struct super_block *sb,
 		error = rnl_check_data(fc, info, le64_to_cpu(super->metadata_offset));
 	if (!error)
 		error = pack_chunks(info);
-	if (error)
-		return error;
-	error = rnl_check_tree(fc, info);
+	if (!error)
+		error = rnl_check_tree(fc, info);
 	return error ? error : rnl_check_files(fc, info);
 }
 
@@ -520,11 +511,6 @@ void rnl_unload(struct rnl_info *info)
 	for (i = 0; i < info->dictionary_count; i++)
 		rnl_dictionary_free(info->dictionaries[i]);
 	kfree(info->dictionaries);
-	kvfree(info->introduced.data);
-	kvfree(info->shorts.data);
-	kvfree(info->short_bytes.data);
-	kvfree(info->by_position.data);
-	kvfree(info->hashes);
-	for (i = 0; i < RNL_KINDS; i++)
+	for (i = 0; i < RNL_TABLES; i++)
 		kvfree(info->section[i]);
 }

@@ -91,8 +91,8 @@ struct rnl_info {
 	u32 hot_blocks;
 
 	/* Decoded sections by kind, those of records as columns; and their sizes before. */
-	void *section[RNL_KINDS];
-	u32 section_bytes[RNL_KINDS];
+	void *section[RNL_TABLES];
+	u32 section_bytes[RNL_TABLES];
 	u32 inode_count;
 	u32 entry_count;
 	u32 set_count;
@@ -103,18 +103,9 @@ struct rnl_info {
 	const u8 *names;
 	const u8 *targets;
 	const u8 *xattr_bytes;
-	/* Hashes of blocks. */
-	u8 (*hashes)[RNL_HASH_BYTES];
+	/* Of blocks. */
+	const u8 (*hashes)[RNL_HASH_BYTES];
 	struct rnl_column columns[RNL_COLUMN_COUNT];
-	/* Chunks that are not as long as a full one, ascending, and their lengths. */
-	struct rnl_column shorts;
-	struct rnl_column short_bytes;
-	u32 short_count;
-
-	/* Number of chunks that the extents before one refer to. */
-	struct rnl_column introduced;
-	/* Chunks by position, if that is not the order of their numbers. */
-	struct rnl_column by_position;
 	/* Dictionaries prepared for zstd. */
 	void **dictionaries;
 	u32 dictionary_count;
@@ -146,40 +137,12 @@ static inline u32 rnl_get(const struct rnl_info *info, u32 column, u32 index)
 	return rnl_number(&info->columns[column], index);
 }
 
-/* What begins at one number of a growing column ends at the next one, and the last at @end. */
-static inline u32 rnl_end(const struct rnl_info *info, u32 column, u32 index, u32 count, u32 end)
+/* Where the part ends that begins at a number of a column. */
+static inline u32 rnl_end(const struct rnl_info *info, u32 column, u32 index)
 {
-	return index + 1 < count ? rnl_get(info, column, index + 1) : end;
-}
+	const struct rnl_column *places = &info->columns[column];
 
-static inline u32 rnl_entries_end(const struct rnl_info *info, u32 index)
-{
-	return rnl_end(info, RNL_INODE_ENTRY_FIRST, index, info->inode_count, info->entry_count);
-}
-
-static inline u32 rnl_extents_end(const struct rnl_info *info, u32 index)
-{
-	return rnl_end(info, RNL_INODE_EXTENT_FIRST, index, info->inode_count, info->extent_count);
-}
-
-/* Where the name of an entry ends. */
-static inline u32 rnl_name_end(const struct rnl_info *info, u32 entry)
-{
-	return rnl_end(info, RNL_ENTRY_NAME, entry, info->entry_count,
-		       info->section_bytes[RNL_NAMES]);
-}
-
-/* Where the value of an extended attribute ends. */
-static inline u32 rnl_value_end(const struct rnl_info *info, u32 xattr)
-{
-	return rnl_end(info, RNL_XATTR_NAME, xattr, info->xattr_count,
-		       info->section_bytes[RNL_XATTR_BYTES]);
-}
-
-/* Where a set of extended attributes ends. */
-static inline u32 rnl_set_end(const struct rnl_info *info, u32 set)
-{
-	return rnl_end(info, RNL_SET_FIRST, set, info->set_count, info->xattr_count);
+	return index + 1 < places->count ? rnl_number(places, index + 1) : places->end;
 }
 
 /* hash.c, simd.c */
@@ -205,6 +168,8 @@ void rnl_unfilter(u8 filter, u32 position, const u8 *from, u8 *to, u32 count);
 /* metadata.c */
 int rnl_load(struct fs_context *fc, struct super_block *sb);
 void rnl_unload(struct rnl_info *info);
+void *rnl_table(struct rnl_info *info, u32 kind, u32 count);
+int rnl_pack(struct rnl_info *info, u32 kind);
 
 /* records.c */
 u32 rnl_last_filter(u32 kind);
@@ -212,6 +177,7 @@ void *rnl_records(u32 kind, u8 filter, const u8 *columns, u32 width, u32 count);
 
 /* check.c, check_data.c */
 int rnl_bad(struct fs_context *fc, const char *what, u32 index);
+int rnl_too_new(struct fs_context *fc, const char *what, u32 found);
 int rnl_check_tree(struct fs_context *fc, struct rnl_info *info);
 int rnl_check_data(struct fs_context *fc, struct rnl_info *info, u64 blocks_end);
 int rnl_check_files(struct fs_context *fc, struct rnl_info *info);

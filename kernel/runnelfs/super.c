@@ -169,6 +169,7 @@ static int check_shared(struct fs_context *fc, const struct rnl_info *wanted)
 static int get_tree(struct fs_context *fc)
 {
 	struct rnl_info *info = fc->s_fs_info;
+	struct file *file;
 	struct path path;
 	bool is_file;
 	int error;
@@ -183,13 +184,11 @@ static int get_tree(struct fs_context *fc)
 	is_file = d_is_reg(path.dentry);
 	path_put(&path);
 	if (is_file) {
-		info->file = filp_open(fc->source, O_RDONLY | O_LARGEFILE, 0);
-		if (IS_ERR(info->file)) {
-			error = PTR_ERR(info->file);
-			info->file = NULL;
-			return error;
-		}
-		if (!S_ISREG(file_inode(info->file)->i_mode))
+		file = filp_open(fc->source, O_RDONLY | O_LARGEFILE, 0);
+		if (IS_ERR(file))
+			return PTR_ERR(file);
+		info->file = file;
+		if (!S_ISREG(file_inode(file)->i_mode))
 			return -EINVAL;
 		return get_tree_nodev(fc, fill_super);
 	}
@@ -267,11 +266,8 @@ MODULE_ALIAS_FS("runnelfs");
 
 static int __init runnelfs_init(void)
 {
-	int error;
-
 	rnl_hash_init();
-	error = register_filesystem(&runnelfs);
-	return error;
+	return register_filesystem(&runnelfs);
 }
 
 static void __exit runnelfs_exit(void)

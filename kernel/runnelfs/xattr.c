@@ -22,7 +22,7 @@ static bool set_of(const struct inode *inode, u32 *first, u32 *end)
 	if (!set)
 		return false;
 	*first = rnl_get(info, RNL_SET_FIRST, set - 1);
-	*end = rnl_set_end(info, set - 1);
+	*end = rnl_end(info, RNL_SET_FIRST, set - 1);
 	return true;
 }
 
@@ -38,7 +38,7 @@ static int find(const struct inode *inode, const char *name, const u8 **value)
 		return -ENODATA;
 	at = rnl_get(info, RNL_XATTR_VALUE, found);
 	*value = info->xattr_bytes + at;
-	return rnl_value_end(info, found) - at;
+	return rnl_end(info, RNL_XATTR_NAME, found) - at;
 }
 
 static int get(const struct xattr_handler *handler, struct dentry *unused, struct inode *inode,
@@ -55,11 +55,6 @@ static int get(const struct xattr_handler *handler, struct dentry *unused, struc
 	return bytes;
 }
 
-static bool trusted_list(struct dentry *dentry)
-{
-	return capable(CAP_SYS_ADMIN);
-}
-
 static const struct xattr_handler user_handler = {
 	.prefix = XATTR_USER_PREFIX,
 	.get = get,
@@ -67,7 +62,6 @@ static const struct xattr_handler user_handler = {
 
 static const struct xattr_handler trusted_handler = {
 	.prefix = XATTR_TRUSTED_PREFIX,
-	.list = trusted_list,
 	.get = get,
 };
 
@@ -97,10 +91,10 @@ static bool is(const u8 *name, u32 bytes, const char *other)
 	return bytes == strlen(other) && !memcmp(name, other, bytes);
 }
 
-static bool is_listed(struct dentry *dentry, const u8 *name, u32 bytes)
+static bool is_listed(const u8 *name, u32 bytes)
 {
 	if (begins(name, bytes, XATTR_TRUSTED_PREFIX))
-		return trusted_list(dentry);
+		return capable(CAP_SYS_ADMIN);
 	if (begins(name, bytes, XATTR_SYSTEM_PREFIX))
 		return IS_ENABLED(CONFIG_FS_POSIX_ACL) &&
 		       (is(name, bytes, XATTR_NAME_POSIX_ACL_ACCESS) ||
@@ -121,7 +115,7 @@ ssize_t rnl_listxattr(struct dentry *dentry, char *buffer, size_t size)
 		const u8 *name = rnl_name(info, RNL_XATTRS, i, &bytes);
 
 		cond_resched();
-		if (!is_listed(dentry, name, bytes))
+		if (!is_listed(name, bytes))
 			continue;
 		if (buffer) {
 			if (bytes + 1 > size - used)

@@ -25,14 +25,17 @@ static u64 any(void)
 	return state;
 }
 
-static const u8 widths[RNL_KINDS] = {
+static const u8 widths[RNL_TABLES] = {
 	[RNL_INODES] = sizeof(struct rnl_disk_inode),
 	[RNL_ENTRIES] = sizeof(struct rnl_disk_entry),
-	[RNL_XATTR_SETS] = sizeof(__le32),
+	[RNL_XATTR_SETS] = sizeof(struct rnl_disk_number),
 	[RNL_XATTRS] = sizeof(struct rnl_disk_xattr),
 	[RNL_EXTENTS] = sizeof(struct rnl_disk_extent),
 	[RNL_CHUNKS] = sizeof(__le64),
 	[RNL_BLOCKS] = sizeof(struct rnl_disk_block),
+	[RNL_SHORTS] = sizeof(struct rnl_disk_short),
+	[RNL_INTRODUCED] = sizeof(struct rnl_disk_number),
+	[RNL_BY_POSITION] = sizeof(struct rnl_disk_number),
 };
 
 /* Numbers of one field: from zero or from anywhere, with so many bits; now and then all ones. */
@@ -68,7 +71,7 @@ int main(void)
 	u32 compared = 0;
 
 	for (int round = 0; round < 300; round++) {
-		for (u32 kind = 0; kind < RNL_KINDS; kind++) {
+		for (u32 kind = 0; kind < RNL_TABLES; kind++) {
 			struct rnl_info info = {};
 			u32 count = any() % 200, width = widths[kind];
 			u8 *records = calloc(count + 1, width + 1);
@@ -90,17 +93,6 @@ int main(void)
 			free(data);
 			free(records);
 		}
-	}
-	for (int round = 0; round < 300; round++) {
-		u32 count = any() % 200, *numbers = calloc(count + 1, sizeof(*numbers));
-		struct rnl_column column = {};
-
-		set_field((u8 *)numbers, 4, 4, count);
-		if (rnl_column(&column, numbers, count) || differs(&column, (u8 *)numbers, 4, 4, count))
-			return 1;
-		compared += count;
-		free((void *)column.data);
-		free(numbers);
 	}
 	printf("%u\n", compared);
 	return 0;
