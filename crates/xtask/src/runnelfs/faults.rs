@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use nix::mount::{MsFlags, mount};
 
-use super::guest::{Mount, TARGET, forget_pages};
+use super::guest::{Mount, Plan, TARGET, forget_pages};
 
 /// Where the kernel has what is for its own developers.
 const DEBUG: &str = "/sys/kernel/debug";
@@ -27,6 +27,9 @@ const SETTINGS: [(&str, &str); 6] = [
 
 /// No call of the kernel that is tried makes so many.
 const ALLOCATIONS_MAX: u32 = 20_000;
+
+/// The tree whose images have dictionaries.
+const ALIKE: &str = "alike/";
 
 /// A file of the trees, in several blocks where they are small.
 const FILE: &str = "text-70001";
@@ -52,8 +55,8 @@ fn each_failing<T>(before: fn() -> anyhow::Result<()>, call: impl Fn() -> anyhow
 }
 
 /// Each allocation of a mount, and of reading a file, fails once: then the call does, or it does
-/// without.
-pub fn allocations(images: &[String]) -> anyhow::Result<Option<String>> {
+/// without. Images with dictionaries are only mounted.
+pub fn allocations(plan: &Plan) -> anyhow::Result<Option<String>> {
     if !Path::new(FAIL).exists() {
         return Ok(None);
     }
@@ -62,13 +65,16 @@ pub fn allocations(images: &[String]) -> anyhow::Result<Option<String>> {
         fs::write(Path::new(DEBUG).join(name), value).with_context(|| name.to_string())?;
     }
     let (mut mounting, mut reading) = (0, 0);
-    for image in images {
+    for image in plan.bases.iter().chain(plan.images.iter().filter(|image| image.starts_with(ALIKE))) {
         let path = Path::new("/").join(image);
         let mounts = || match Mount::new(&path, "") {
             outcome @ (Ok(_) | Err(nix::Error::ENOMEM)) => Ok(outcome),
             Err(error) => bail!("the mount gives {error}"),
         };
         mounting += each_failing(|| Ok(()), mounts).with_context(|| image.clone())?;
+        if !plan.bases.contains(image) {
+            continue;
+        }
         let _mount = Mount::new(&path, "").context("cannot mount it")?;
         let file = Path::new(TARGET).join(FILE);
         let right = fs::read(&file)?;

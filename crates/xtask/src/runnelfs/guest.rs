@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::fs::OFlags;
 use rustix::system::{RebootCommand, delete_module, finit_module, reboot};
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +51,8 @@ pub struct Plan {
     pub modules: Vec<String>,
     /// Images, each in a folder with the manifest of its tree.
     pub images: Vec<String>,
-    /// Images that must be refused, each with the error.
-    pub refused: Vec<(String, i32)>,
+    /// Images that must be refused, each with the error and a part of what the kernel says.
+    pub refused: Vec<(String, i32, String)>,
     /// Those of which mutants are made, all in one folder.
     pub bases: Vec<String>,
     /// Mutants of all of them together.
@@ -87,15 +90,15 @@ fn work() -> anyhow::Result<()> {
     for image in &plan.images {
         report(image, whole(&Path::new("/").join(image)));
     }
-    for (image, error) in &plan.refused {
-        report(image, refused(&Path::new("/").join(image), nix::Error::from_raw(*error)));
+    for (image, error, words) in &plan.refused {
+        report(image, refused(&Path::new("/").join(image), nix::Error::from_raw(*error), words));
     }
     let first = Path::new("/").join(&plan.images[0]);
     report("hashes in other ways", hashes(&plan, &first));
     report("a device", device(&source_of(&first)?));
     report("options", options(&first));
     report("an image in an image", nested(&source_of(&first)?));
-    report_if_any("allocations", faults::allocations(&plan.bases));
+    report_if_any("allocations", faults::allocations(&plan));
     mutants(&plan)?;
     report_if_any("lost memory", faults::leaks());
     println!("{MARK}done");
@@ -199,13 +202,24 @@ fn nested(source: &[Entry]) -> anyhow::Result<String> {
     Ok(format!("{} paths are as in the source", source.len()))
 }
 
-/// A mount of an image that was written wrongly fails as it should.
-fn refused(image: &Path, expected: nix::Error) -> anyhow::Result<String> {
+/// A mount of an image that was written wrongly, or not to its end, fails as it should, and leaves
+/// one line in the kernel's log.
+fn refused(image: &Path, expected: nix::Error, words: &str) -> anyhow::Result<String> {
+    let mut log = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/dev/kmsg")?;
+    log.seek(SeekFrom::End(0))?;
     match Mount::new(image, "") {
-        Err(error) if error == expected => Ok(format!("refused with {error}")),
+        Err(error) if error == expected => {}
         Err(error) => bail!("refused with {error} instead of {expected}"),
         Ok(_) => bail!("it was mounted"),
     }
+    let (mut said, mut record) = (Vec::new(), [0; 8192]);
+    // A read gives one record, and an error at the end.
+    while let Ok(length) = log.read(&mut record) {
+        let text = String::from_utf8_lossy(&record[..length]).into_owned();
+        said.extend(text.split_once("runnelfs: ").map(|(_, line)| line.trim_end().to_string()));
+    }
+    ensure!(said.len() == 1 && said[0].contains(words), "the kernel says {said:?}, not {words:?} alone");
+    Ok(format!("refused with {expected}: {}", said[0]))
 }
 
 fn kernel_is_at_least(major: u32, minor: u32) -> anyhow::Result<bool> {
@@ -248,10 +262,13 @@ fn options(image: &Path) -> anyhow::Result<String> {
     for wrong in [format!("id={other}"), "id=12".to_string(), "nonsense".to_string()] {
         ensure!(Mount::new(image, &wrong).is_err(), "it was mounted with {wrong}");
     }
+    for (given, shown) in [(String::new(), false), (format!("id={id}"), true)] {
+        let _mount = Mount::new(image, &given).with_context(|| format!("with {given:?}"))?;
+        let mounts = fs::read_to_string("/proc/mounts")?;
+        let line = mounts.lines().find(|line| line.contains(TARGET)).context("it is not listed")?;
+        ensure!(line.contains("ro,") && line.contains(&format!("id={id}")) == shown, "{line}");
+    }
     let _mount = Mount::new(image, &format!("id={id}")).context("with its id")?;
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    let line = mounts.lines().find(|line| line.contains(TARGET)).context("it is not listed")?;
-    ensure!(line.contains("ro,") && line.contains(&format!("id={id}")), "{line}");
     let remounted = mount(None::<&str>, TARGET, None::<&str>, MsFlags::MS_REMOUNT, None::<&str>);
     ensure!(remounted == Err(nix::Error::EROFS), "remounting for writing gave {remounted:?}");
     ensure!(fs::write(Path::new(TARGET).join("new"), "").is_err(), "it was written to");

@@ -62,8 +62,8 @@ pub(super) const TAIL_LINES: usize = 60;
 /// A tree: its name, what makes it, and ways to pack it, by name and options of `runnel pack`.
 type Tree = (&'static str, fn(&Path) -> anyhow::Result<()>, &'static [(&'static str, &'static str)]);
 
-/// Images that must be refused, each with the error of a mount.
-type Refused = Vec<(String, i32)>;
+/// Images that must be refused, each with the error of a mount and a part of what the kernel says.
+type Refused = Vec<(String, i32, String)>;
 
 /// The trees. Mutants are made of the images of the last one.
 const TREES: [Tree; 3] = [("large", trees::large, IMAGES), ("alike", trees::alike, ALIKE), (BASE, trees::small, BASES)];
@@ -277,18 +277,18 @@ fn check(runnel: &Path, image: &Path) -> anyhow::Result<bool> {
 }
 
 /// Makes the images that must be refused, which our other reader refuses, too. Returns their names
-/// with the error that a mount gives.
+/// with the error that a mount gives and words of the kernel.
 fn refused(runnel: &Path, work: &Path) -> anyhow::Result<Refused> {
     let folder = work.join(REFUSED);
     fs::create_dir_all(&folder)?;
     let right = fs::read(work.join(format!("{BASE}.d")).join(RIGHT))?;
     let mut names = Vec::new();
-    for (name, error, bytes) in variants::refused(&right) {
+    for (name, error, words, bytes) in variants::refused(&right) {
         let name = format!("{name}.rnl");
         let image = folder.join(&name);
         fs::write(&image, bytes)?;
         ensure!(!check(runnel, &image)?, "{} is accepted by {}", image.display(), runnel.display());
-        names.push((format!("{REFUSED}/{name}"), error as i32));
+        names.push((format!("{REFUSED}/{name}"), error as i32, words.to_string()));
     }
     Ok(names)
 }
@@ -332,7 +332,7 @@ fn initramfs(options: &Options, refused: Refused, work: &Path, guest: &Guest) ->
         images.extend(names.iter().map(|name| format!("{tree}/{name}")));
     }
     archive.folder(REFUSED);
-    for (name, _) in &refused {
+    for (name, _, _) in &refused {
         archive.file(name, &fs::read(work.join(name))?);
     }
     let modules = add_modules(&mut archive, &guest.modules, &guest.folder.join("module/runnelfs.ko"))?;

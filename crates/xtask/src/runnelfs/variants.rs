@@ -146,9 +146,24 @@ pub fn older(image: &[u8]) -> Vec<u8> {
     with_plain_table(&parts.assemble())
 }
 
-/// Images whose hashes of blocks contradict the rest, though all hashes are right: by name, with
-/// what a mount says. They are made of one that has this section.
-pub fn refused(image: &[u8]) -> Vec<(&'static str, Errno, Vec<u8>)> {
+/// An image that must be refused: its name, the error of a mount, a part of what the kernel says,
+/// and its bytes.
+type Refused = (&'static str, Errno, &'static str, Vec<u8>);
+
+/// Images that are cut off, and such whose hashes of blocks contradict the rest, though all hashes
+/// are right. They are made of one that has this section.
+pub fn refused(image: &[u8]) -> Vec<Refused> {
+    let mut all = contradicting(image);
+    all.extend([
+        ("cut-by-a-byte", Errno::EIO, "cut off", image[..image.len() - 1].to_vec()),
+        ("cut-to-superblock", Errno::EIO, "cut off: 4096 of", image[..SUPERBLOCK_BYTES].to_vec()),
+        ("cut-in-superblock", Errno::EINVAL, "no image", image[..SUPERBLOCK_BYTES - 1].to_vec()),
+        ("empty", Errno::EINVAL, "no image", Vec::new()),
+    ]);
+    all
+}
+
+fn contradicting(image: &[u8]) -> Vec<Refused> {
     let change = |change: &dyn Fn(&mut Parts, usize)| {
         let mut parts = Parts::of(image);
         if let Some(at) = parts.sections.iter().position(|section| section.kind() == KIND_BLOCK_HASHES) {
@@ -164,30 +179,33 @@ pub fn refused(image: &[u8]) -> Vec<(&'static str, Errno, Vec<u8>)> {
         })
     };
     vec![
-        ("hashes-fewer", Errno::EUCLEAN, resize(-(HASH_BYTES as isize))),
-        ("hashes-more", Errno::EUCLEAN, resize(HASH_BYTES as isize)),
-        ("hashes-cut", Errno::EUCLEAN, resize(-1)),
+        ("hashes-fewer", Errno::EUCLEAN, "", resize(-(HASH_BYTES as isize))),
+        ("hashes-more", Errno::EUCLEAN, "", resize(HASH_BYTES as isize)),
+        ("hashes-cut", Errno::EUCLEAN, "", resize(-1)),
         // Its decoded size stays, so that nothing but the codec is wrong.
         (
             "hashes-zstd",
             Errno::EUCLEAN,
+            "",
             change(&|parts, at| {
                 parts.sections[at].entry[4] = 1;
                 parts.sections[at].stored.pop();
             }),
         ),
-        ("hashes-columns", Errno::EOPNOTSUPP, change(&|parts, at| parts.sections[at].entry[6] = 1)),
-        ("hashes-optional", Errno::EUCLEAN, change(&|parts, at| parts.sections[at].entry[5] = 1)),
-        ("hashes-missing", Errno::EUCLEAN, change(&|parts, at| drop(parts.sections.remove(at)))),
-        ("hashes-last", Errno::EUCLEAN, change(&|parts, at| parts.sections.swap(at, at + 1))),
+        ("hashes-columns", Errno::EOPNOTSUPP, "", change(&|parts, at| parts.sections[at].entry[6] = 1)),
+        ("hashes-optional", Errno::EUCLEAN, "", change(&|parts, at| parts.sections[at].entry[5] = 1)),
+        ("hashes-missing", Errno::EUCLEAN, "", change(&|parts, at| drop(parts.sections.remove(at)))),
+        ("hashes-last", Errno::EUCLEAN, "", change(&|parts, at| parts.sections.swap(at, at + 1))),
         (
             "hashes-unannounced",
             Errno::EOPNOTSUPP,
+            "",
             change(&|parts, _| parts.superblock[FEATURES] &= !FEATURE_BLOCK_HASHES),
         ),
         (
             "hashes-both-missing",
             Errno::EUCLEAN,
+            "",
             change(&|parts, at| {
                 parts.superblock[FEATURES] &= !FEATURE_BLOCK_HASHES;
                 parts.sections.remove(at);
@@ -196,6 +214,7 @@ pub fn refused(image: &[u8]) -> Vec<(&'static str, Errno, Vec<u8>)> {
         (
             "hashes-derived",
             Errno::EUCLEAN,
+            "",
             change(&|parts, _| {
                 parts.superblock[FEATURES] |= FEATURE_DERIVED_HASHES;
                 if let Some(hashes) = parts.section(KIND_CHUNK_HASHES) {
