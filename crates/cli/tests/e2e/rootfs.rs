@@ -78,7 +78,7 @@ fn fuse_an_image_is_mounted_as_mount_asks_its_helper_to() {
     assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
     assert!(Command::new("umount").arg(&target).status().unwrap().success());
 
-    // Whether the kernel has the module or not, no other way is tried: nothing else looks at the id.
+    // With or without the module no other way is tried: nothing else looks at the id.
     let other = call(&["-o", &format!("id={}", "0".repeat(64))]);
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert_eq!(other.status.code(), Some(32), "{said}");
