@@ -348,10 +348,11 @@ fn start(options: &Options, refused: Refused, work: &Path, guest: &Guest) -> any
     let (archive, log) = (guest.folder.join("initramfs"), guest.folder.join("console.log"));
     fs::write(&archive, initramfs(options, refused, work, guest)?)?;
     let slower = if options.sanitizes { SANITIZED_SLOWER } else { 1 };
+    let Processor { console, options: told, .. } = options.processor;
     let machine = Machine {
         kernel: guest.kernel.clone(),
         initramfs: archive,
-        command_line: format!("console={} {COMMAND_LINE}", options.processor.console),
+        command_line: format!("console={console} {told} {COMMAND_LINE}"),
         disks: vec![disk(work)?],
         memory_mib: if options.sanitizes { MEMORY_MIB_SANITIZED } else { MEMORY_MIB },
         processors: 2,

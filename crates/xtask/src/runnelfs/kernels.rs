@@ -26,11 +26,22 @@ pub(super) struct Processor {
     tools: &'static str,
     /// The first serial port.
     pub console: &'static str,
+    /// What else its kernel is told.
+    pub options: &'static str,
 }
 
 /// That of the host comes first.
 pub(super) const PROCESSORS: [Processor; 2] = [
-    Processor { name: "x86_64", architecture: "amd64", flavour: "amd64", arch: "x86", tools: "", console: "ttyS0" },
+    Processor {
+        name: "x86_64",
+        architecture: "amd64",
+        flavour: "amd64",
+        arch: "x86",
+        tools: "",
+        console: "ttyS0",
+        // A busy host runs the emulator too seldom for the check at its start.
+        options: "no_timer_check",
+    },
     Processor {
         name: "aarch64",
         architecture: "arm64",
@@ -38,6 +49,7 @@ pub(super) const PROCESSORS: [Processor; 2] = [
         arch: "arm64",
         tools: "aarch64-linux-gnu-",
         console: "ttyAMA0",
+        options: "",
     },
 ];
 
