@@ -21,7 +21,7 @@ use super::report::About;
 
 /// Values kept of a row. The rest can be had from the results of the run; these tell whether
 /// something got worse.
-const KEPT: [&str; 23] = [
+const KEPT: [&str; 24] = [
     "mount",
     "mount_rx_bytes",
     "first_read",
@@ -39,6 +39,7 @@ const KEPT: [&str; 23] = [
     "device_busy",
     "radio_on_200ms",
     "wakeups",
+    "cuts",
     "rx_bytes",
     "requests",
     "pages_needed",

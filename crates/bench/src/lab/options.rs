@@ -21,6 +21,9 @@ pub enum Size {
     /// What is compared before and after a change of the paths of pages: starts, first starts and
     /// single pages on a LAN. Minutes.
     Lan,
+    /// What devices keep: starts from the cache, and images that are fetched over bad links.
+    /// Minutes.
+    Cache,
     /// Everything: more than an hour.
     Full,
     /// Data files, as in the SIO paper: some minutes.
@@ -35,6 +38,7 @@ impl Size {
             Size::Smoke => include_str!("plans/smoke.plan"),
             Size::Quick => include_str!("plans/quick.plan"),
             Size::Lan => include_str!("plans/lan.plan"),
+            Size::Cache => include_str!("plans/cache.plan"),
             Size::Full => include_str!("plans/full.plan"),
             Size::Sio => include_str!("plans/sio.plan"),
             Size::SioQuick => include_str!("plans/sio-quick.plan"),
@@ -48,7 +52,7 @@ impl Size {
 /// measured before with the same binary, and writes a report. Needs root. Ends with an error that
 /// names the rows that failed, after the report.
 #[derive(Clone, Debug, clap::Parser)]
-#[command(group = clap::ArgGroup::new("what").args(["quick", "lan", "full", "smoke", "plan"]))]
+#[command(group = clap::ArgGroup::new("what").args(["quick", "lan", "cache", "full", "smoke", "plan"]))]
 pub struct Options {
     /// The programs of the paper over the usual links: a few minutes after set-up (default)
     #[arg(long)]
@@ -56,6 +60,9 @@ pub struct Options {
     /// Starts, first starts and single pages on a LAN, beside NFS: some minutes after set-up
     #[arg(long)]
     pub lan: bool,
+    /// Starts from the device cache, beside the link and an SD card: some minutes after set-up
+    #[arg(long)]
+    pub cache: bool,
     /// Everything: more than an hour after set-up
     #[arg(long)]
     pub full: bool,
@@ -125,6 +132,7 @@ impl Options {
             Some(size) => size,
             None if self.smoke => Size::Smoke,
             None if self.lan => Size::Lan,
+            None if self.cache => Size::Cache,
             None if self.full => Size::Full,
             None => Size::Quick,
         }
@@ -219,7 +227,7 @@ mod tests {
         let count = |size| Options { size: Some(size), ..Options::default() }.entries().map(|entries| entries.len());
         let (smoke, quick, full) = (count(Size::Smoke)?, count(Size::Quick)?, count(Size::Full)?);
         assert!(smoke < quick && quick < full, "{smoke} {quick} {full}");
-        assert!((smoke..full).contains(&count(Size::Lan)?));
+        assert!((smoke..full).contains(&count(Size::Lan)?) && (smoke..full).contains(&count(Size::Cache)?));
         Ok(())
     }
 
@@ -248,6 +256,7 @@ mod tests {
             ("start lan runnel:updated perl 1\n", "no next version"),
             ("start lan runnel:twice perl 1\n", "no mode 'twice'"),
             ("start - sd:c perl 1\n", "no card 'c'"),
+            ("start - squashfs:c perl 1\n", "with a mode 'c'"),
             ("start - erofs perl 1\n", "needs a link"),
             ("set wifi nfs perl 1\n", "for disks"),
         ] {

@@ -12,8 +12,9 @@
 //! program in the order of its execution, each timed), `page` (where the time of one cold page
 //! goes), `set` (what a start needs and what the kernel reads ahead), `cache` (a start whose server
 //! has the image on a slow card), `energy` (a start with its packets captured), `profile` (a start
-//! with the functions that it is in, for the log of the guest), `data` (work on data files,
-//! [`super::data`]; a case takes the place of the program).
+//! with the functions that it is in, for the log of the guest), `pin` (all of the program's image
+//! is fetched), `cut` (the same over a link that is cut every ten seconds), `data` (work on data
+//! files, [`super::data`]; a case takes the place of the program).
 
 use std::fmt;
 use std::str::FromStr;

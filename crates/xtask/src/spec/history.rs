@@ -153,8 +153,8 @@ fn short(commit: &str) -> String {
 
 fn lab_unit(value: &str) -> &'static str {
     match value {
-        "rx_bytes" => "B",
-        "requests" | "wakeups" => "count",
+        "rx_bytes" | "mount_rx_bytes" => "B",
+        "requests" | "wakeups" | "cuts" => "count",
         other if other.starts_with("pages_") => "count",
         _ => "s",
     }

@@ -21,7 +21,7 @@ const CONFIGURATION: &str = "/sys/kernel/config";
 pub const NAME: &str = "card";
 
 /// Space beside the files, bytes: inodes, and a little for what is written later.
-const SPACE_BYTES: u64 = 64 << 20;
+pub const SPACE_BYTES: u64 = 64 << 20;
 
 /// The same file system every time: identifier and seed of its folders' hashes.
 const IDENTIFIER: &str = "5a1c0de0-0000-4000-8000-000000000001";
@@ -58,8 +58,32 @@ pub struct SlowCard {
 }
 
 impl SlowCard {
-    /// Makes a card that holds the files of `folder`.
-    pub fn filled(kind: Kind, folder: &Path) -> anyhow::Result<SlowCard> {
+    /// Makes a card that holds the files of `folder` and has so much space beside them.
+    pub fn filled(kind: Kind, folder: &Path, space_bytes: u64) -> anyhow::Result<SlowCard> {
+        // Inodes and the rounding of files to blocks take their part.
+        let card = SlowCard::made(kind, size_of(folder)? * 5 / 4 + space_bytes)?;
+        let device = card.device();
+        let mut command = Command::new("mke2fs");
+        command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-U", IDENTIFIER]);
+        command.arg("-E").arg(format!("hash_seed={IDENTIFIER}")).arg("-d").arg(folder).arg(&device);
+        tool(&mut command).with_context(|| format!("cannot fill the card with {}", folder.display()))?;
+        rustix::fs::sync();
+        Ok(card)
+    }
+
+    /// Makes a card that holds an image of a file system and nothing else.
+    pub fn holding(kind: Kind, image: &Path) -> anyhow::Result<SlowCard> {
+        let context = || format!("cannot write {} to a card", image.display());
+        let card = SlowCard::made(kind, image.metadata().with_context(context)?.len() + (1 << 20))?;
+        let mut device = fs::File::options().write(true).open(card.device()).with_context(context)?;
+        let mut image = fs::File::open(image).with_context(context)?;
+        std::io::copy(&mut image, &mut device).with_context(context)?;
+        device.sync_all().with_context(context)?;
+        Ok(card)
+    }
+
+    /// A card with room for so many bytes.
+    fn made(kind: Kind, bytes: u64) -> anyhow::Result<SlowCard> {
         tool(Command::new("modprobe").args(["null_blk", "nr_devices=0"])).context("slow cards need null_blk")?;
         if !kernel::is_mounted(Path::new(CONFIGURATION)) {
             mount("configfs", CONFIGURATION, "configfs", MountFlags::empty(), None)
@@ -68,10 +92,8 @@ impl SlowCard {
         let configuration = Path::new(CONFIGURATION).join("nullb").join(NAME);
         fs::create_dir(&configuration).with_context(|| format!("cannot make a disk at {}", configuration.display()))?;
         let card = SlowCard { configuration };
-        // Inodes and the rounding of files to blocks take their part.
-        let megabytes = (size_of(folder)? * 5 / 4 + SPACE_BYTES) >> 20;
         for (name, value) in [
-            ("size", megabytes),
+            ("size", bytes >> 20),
             ("blocksize", 512),
             ("memory_backed", 1),
             ("queue_mode", 2),
@@ -87,11 +109,6 @@ impl SlowCard {
         }
         let device = card.device();
         ensure!(device.exists(), "the kernel made no {}", device.display());
-        let mut command = Command::new("mke2fs");
-        command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-U", IDENTIFIER]);
-        command.arg("-E").arg(format!("hash_seed={IDENTIFIER}")).arg("-d").arg(folder).arg(&device);
-        tool(&mut command).with_context(|| format!("cannot fill the card with {}", folder.display()))?;
-        rustix::fs::sync();
         Ok(card)
     }
 
@@ -100,19 +117,19 @@ impl SlowCard {
         Path::new("/dev").join(NAME)
     }
 
-    /// Mounts the card's file system, for reading only.
-    pub fn mount(&self, point: &str) -> anyhow::Result<()> {
-        self.mount_with(point, MountFlags::RDONLY)
+    /// Mounts the card's file system, of the type called `name`, for reading only.
+    pub fn mount(&self, name: &str, point: &str) -> anyhow::Result<()> {
+        self.mount_with(name, point, MountFlags::RDONLY)
     }
 
     /// Mounts the card for writing too, until the returned card is dropped.
     pub fn mounted(self, point: &'static str) -> anyhow::Result<MountedCard> {
-        self.mount_with(point, MountFlags::NOATIME)?;
+        self.mount_with("ext4", point, MountFlags::NOATIME)?;
         Ok(MountedCard { point, _card: self })
     }
 
-    fn mount_with(&self, point: &str, flags: MountFlags) -> anyhow::Result<()> {
-        mount(self.device(), point, "ext4", flags, None).with_context(|| format!("cannot mount the card on {point}"))
+    fn mount_with(&self, name: &str, point: &str, flags: MountFlags) -> anyhow::Result<()> {
+        mount(self.device(), point, name, flags, None).with_context(|| format!("cannot mount the card on {point}"))
     }
 }
 

@@ -1,14 +1,17 @@
-//! Trees on disks of the device: `local`, a free disk, and `sd`, a slow card.
+//! Trees on disks of the device: `local`, a free disk, `sd`, a slow card, and `squashfs` with the
+//! name of a card, an image of squashfs on it.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
 
-use super::card::{self, Kind, SlowCard, unmount_if_mounted};
+use super::card::{self, Kind, SPACE_BYTES, SlowCard, unmount_if_mounted};
 use super::machine::CONTENT_DEVICE;
 use super::system::{APP, CONTENT, System};
-use super::{Values, kernel};
+use super::{Values, kernel, peer};
+use crate::process::tool;
 
 /// The content image itself, an ext4 in the guest's memory: a disk that costs nothing.
 #[derive(Debug, Default)]
@@ -22,6 +25,9 @@ fn counters_of(disk: &str) -> anyhow::Result<Values> {
 
 /// Where the trees are in the content.
 pub const TREES: &str = "trees";
+
+/// How images of squashfs end that are for a disk: as small as zstd makes them.
+pub const SMALL_SQUASHFS: &str = "small.squashfs";
 
 /// Where folders for writing are in the content: nothing else is below it.
 pub const WRITABLE: &str = "writable";
@@ -65,28 +71,41 @@ impl System for Local {
     }
 }
 
-/// The tree alone on a slow card.
+/// The tree alone on a slow card, as files or as an image of squashfs.
 #[derive(Debug)]
 pub struct Card {
     kind: Kind,
+    is_squashfs: bool,
     card: Option<SlowCard>,
 }
 
 impl Card {
     /// A card of the kind called `name`.
     pub fn named(name: &str) -> anyhow::Result<Card> {
-        Ok(Card { kind: Kind::named(name)?, card: None })
+        Ok(Card { kind: Kind::named(name)?, is_squashfs: false, card: None })
+    }
+
+    /// A card of the kind called `name` with the tree as squashfs.
+    pub fn of_squashfs(name: &str) -> anyhow::Result<Card> {
+        Ok(Card { is_squashfs: true, ..Card::named(name)? })
     }
 }
 
 impl System for Card {
     fn serve(&mut self, tree: &str) -> anyhow::Result<()> {
-        self.card = Some(SlowCard::filled(self.kind, &tree_folder(tree))?);
+        self.card = Some(match self.is_squashfs {
+            true => {
+                tool(Command::new("modprobe").arg("squashfs")).context("the guest's kernel lacks a module")?;
+                SlowCard::holding(self.kind, &peer::image(tree, SMALL_SQUASHFS)?)?
+            }
+            false => SlowCard::filled(self.kind, &tree_folder(tree), SPACE_BYTES)?,
+        });
         Ok(())
     }
 
     fn mount(&mut self, _tree: &str) -> anyhow::Result<()> {
-        self.card.as_ref().context("the card is made before it is mounted")?.mount(APP)
+        let name = if self.is_squashfs { "squashfs" } else { "ext4" };
+        self.card.as_ref().context("the card is made before it is mounted")?.mount(name, APP)
     }
 
     fn counters(&self) -> anyhow::Result<Values> {

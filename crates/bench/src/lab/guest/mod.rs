@@ -2,10 +2,10 @@
 //! standard output.
 //!
 //! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by
-//! its experiment ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line
-//! of JSON per event goes to the serial console. [`exec`] is the little helper that programs and
-//! servers are started through. Times are seconds of the guest's clock, sizes bytes. The
-//! first process of the guest runs it as root, as `runnel-bench lab-guest`.
+//! its experiment ([`start`], [`touch`], [`fault`], [`set`], [`fetch`], [`data`]) on its
+//! [`system`]; one line of JSON per event goes to the serial console. [`exec`] is the little helper
+//! that programs and servers are started through. Times are seconds of the guest's clock, sizes
+//! bytes. The first process of the guest runs it as root, as `runnel-bench lab-guest`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,6 +27,7 @@ pub mod disk;
 pub mod exec;
 pub mod execution;
 pub mod fault;
+pub mod fetch;
 pub mod group;
 pub mod kernel;
 pub mod machine;
@@ -116,8 +117,8 @@ fn runs(entry: &Entry, program: &'static Program, system: &mut dyn System) -> an
 }
 
 /// Experiments by their names in plans.
-const EXPERIMENTS: [&str; 10] =
-    [plan::START, plan::FIRST, plan::MOUNT, "touch", "page", "set", "cache", "energy", "profile", DATA];
+const EXPERIMENTS: [&str; 12] =
+    [plan::START, plan::FIRST, plan::MOUNT, "touch", "page", "set", "cache", "energy", "profile", "pin", "cut", DATA];
 
 /// Refuses a row that no guest could measure. Called by the host, before anything is set up.
 pub fn check(row: &Row) -> anyhow::Result<()> {
@@ -149,6 +150,8 @@ fn one(row: &Row, program: &'static Program, system: &mut dyn System) -> anyhow:
         "touch" => touch::measure(system, program),
         "page" => fault::measure(system, program),
         "set" => set::measure(system, program),
+        "pin" => fetch::measure(system, program),
+        "cut" => fetch::measure_with_cuts(system, program),
         other => bail!("the lab has no experiment '{other}'"),
     }
 }

@@ -113,6 +113,12 @@ pub fn shape(link: Option<&Link>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Takes the link down, at the device's end, or up again.
+pub fn set_link(is_up: bool) -> anyhow::Result<()> {
+    let state = if is_up { "up" } else { "down" };
+    run_at(false, &format!("ip link set {DEVICE_INTERFACE} {state}")).map(drop)
+}
+
 /// Lets a buffer hold so many packets, on the way out and on the way in.
 fn merge_packets(interface: &str, server: bool, packets: u32) -> anyhow::Result<()> {
     let bytes = packets * PACKET_CONTENT_BYTES + PACKET_HEAD_BYTES;

@@ -3,7 +3,8 @@
 //! The server publishes a copy of the prepared store (the image as a hard link) from the content
 //! disk, or from a slow card in the modes of the experiment `cache`. The copy lasts as long as the
 //! row, also when the server is started anew. Each mode is a row of a table: which store, which
-//! options for both ends.
+//! options for both ends. In the modes `kept` and `offline` the device has a cache on a card, which
+//! holds what one start fetched; in all others it keeps nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::card::{Kind, MountedCard, SlowCard};
-use super::net::{SERVER_ADDRESS, SERVER_GROUP, server_command};
+use super::card::{Kind, MountedCard, SPACE_BYTES, SlowCard};
+use super::net::{self, SERVER_ADDRESS, SERVER_GROUP, server_command};
 use super::system::{APP, CONTENT, System, WORK};
 use super::{Values, execution, group, kernel};
 use crate::lab::program::{LEARNED_FROM, Program};
@@ -42,8 +43,11 @@ const SETTLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Share of a processor that is nothing: timers and the answer to the question whether it is done.
 const SETTLE_SHARE: f64 = 0.001;
 
-/// Where the card or disk with the store is mounted.
+/// Where the card or disk is mounted that has the store, or the device's cache.
 const CARD: &str = "/mnt/card";
+
+/// The kind of card that the device's cache lies on, and its space beside the cache's 64 MiB.
+const CACHE_CARD: (&str, u64) = ("a", SPACE_BYTES + (64 << 20));
 
 /// How Runnel is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,20 @@ const PAPER_SERVE: &str = "--push-window 0 --no-bundles --frozen";
 /// The server has learned, and then its image was replaced by the next version.
 const UPDATED: &str = "updated";
 
+/// The device keeps what it fetches: the cache's own limit, whatever the size of the card.
+const KEPT_MOUNT: &str = "--cache /mnt/card/cache --cache-size 64m";
+
+/// There is no link once the cache is filled, so that a page which is not there is an error.
+const OFFLINE: &str = "offline";
+const OFFLINE_MOUNT: &str = "--cache /mnt/card/cache --cache-size 64m --soft 30";
+
+/// All of an image is fetched at a rate.
+const RATED: &str = "rated";
+
+/// The rate, and a cache that holds any image of the lab.
+const PIN_RATE: [&str; 2] = ["--rate", "128k"];
+const PIN_CACHE: [&str; 2] = ["--cache-size", "1g"];
+
 /// Starts from which a server learns that is to know one program only: as many as the store
 /// `learned` was made from.
 const STARTS_OF_ONE: usize = 3;
@@ -83,11 +101,14 @@ const fn mode(name: &'static str, store: &'static str, serve: &'static str, moun
     Mode { name, store, serve, mount, card: None }
 }
 
-const MODES: [Mode; 14] = [
+const MODES: [Mode; 17] = [
     mode("none", "fresh", "--no-learn", ""),
     mode("once", "fresh", "--frozen", ""),
     mode("learned", "learned", "--frozen", ""),
     mode(UPDATED, "learned", "--frozen", ""),
+    mode("kept", "learned", "--frozen", KEPT_MOUNT),
+    mode(OFFLINE, "learned", "--frozen", OFFLINE_MOUNT),
+    mode(RATED, "learned", "--frozen", ""),
     mode("paper", "learned", PAPER_SERVE, PAPER_MOUNT),
     mode("io-pool-long", "fresh", "--no-learn", PAPER_MOUNT),
     mode("io-pool-short", "fresh", "--no-learn", "--granularity page --readahead 0 --ablation short"),
@@ -125,6 +146,11 @@ impl Mode {
     /// pages.
     fn learns_first(self) -> bool {
         self.name == "once" || (self.is_frozen() && self.mount == PAPER_MOUNT)
+    }
+
+    /// True if the device has a cache.
+    fn is_kept(self) -> bool {
+        self.mount.starts_with(KEPT_MOUNT)
     }
 
     /// True if the server pushes what it has learned, and learns nothing from the measured runs:
@@ -174,8 +200,22 @@ impl Runnel {
         copy_store(&Path::new(CONTENT).join(self.mode.store), &store, &image)?;
         ensure!(store.join(&image).exists(), "the store '{}' has no {image}", self.mode.store);
         let Some(kind) = self.mode.card else { return Ok(store) };
-        let card = SlowCard::filled(Kind::named(kind)?, &store)?;
+        let card = SlowCard::filled(Kind::named(kind)?, &store, SPACE_BYTES)?;
         Ok(PathBuf::from(self.card.insert(card.mounted(CARD)?).point))
+    }
+
+    /// Gives the device a new cache and fills it by one start; takes the link down if the mode says
+    /// so.
+    fn fill_cache(&mut self, tree: &str) -> anyhow::Result<()> {
+        let empty = Path::new(WORK).join("empty");
+        fs::create_dir_all(&empty).with_context(|| format!("cannot make {}", empty.display()))?;
+        let (kind, space_bytes) = CACHE_CARD;
+        let card = SlowCard::filled(Kind::named(kind)?, &empty, space_bytes)?;
+        self.card = Some(card.mounted(CARD)?);
+        self.mount(tree)?;
+        execution::run(self.program).context("the start that fills the cache")?;
+        self.unmount()?;
+        if self.mode.name == OFFLINE { net::set_link(false) } else { Ok(()) }
     }
 
     /// Starts by other mounts, at a server that learns; waits until it has, and ends it.
@@ -326,7 +366,7 @@ impl System for Runnel {
             }
         };
         self.server = Some(start_server(&self.runnel, &store, words(self.mode.serve))?);
-        Ok(())
+        if self.mode.is_kept() { self.fill_cache(tree) } else { Ok(()) }
     }
 
     fn mount(&mut self, tree: &str) -> anyhow::Result<()> {
@@ -343,6 +383,19 @@ impl System for Runnel {
         Ok(())
     }
 
+    fn fetch_all(&mut self, tree: &str) -> anyhow::Result<()> {
+        let folder = Path::new(CONTENT).join("pinned");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        let mut command = Command::new(&self.runnel);
+        command.arg("pin").arg(format!("{}/{tree}", server_url())).arg("--cache").arg(&folder).args(PIN_CACHE);
+        if self.mode.name == RATED {
+            command.args(PIN_RATE);
+        }
+        tool(&mut command).map(drop)
+    }
+
     fn counters(&self) -> anyhow::Result<Values> {
         counters(&self.runnel, APP)
     }
@@ -357,6 +410,10 @@ impl System for Runnel {
 
     fn stop(&mut self) -> anyhow::Result<()> {
         self.client = None;
+        if self.mode.is_kept() {
+            self.card = None;
+            net::set_link(true)?;
+        }
         self.server.take().map_or(Ok(()), Service::stop)
     }
 }

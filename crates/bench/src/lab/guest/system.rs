@@ -13,6 +13,7 @@ use anyhow::Context;
 
 use super::super::plan::Row;
 use super::super::program::Program;
+use super::card::Kind;
 use super::{disk, nfs, peer, product};
 
 /// Where the content image is mounted: what servers publish.
@@ -57,6 +58,11 @@ pub trait System {
         true
     }
 
+    /// Fetches all of `tree` onto the device, where it is kept; what was kept before is gone.
+    fn fetch_all(&mut self, tree: &str) -> anyhow::Result<()> {
+        anyhow::bail!("this system cannot fetch all of {tree}")
+    }
+
     /// Block device below the mount, for reads that go around the file system.
     fn device(&self) -> Option<PathBuf> {
         None
@@ -75,6 +81,7 @@ pub fn make(row: &Row) -> anyhow::Result<Box<dyn System>> {
     match (row.system.as_str(), row.mode.as_str()) {
         ("local", "") => Ok(Box::new(disk::Local)),
         ("sd", mode) => Ok(Box::new(disk::Card::named(mode)?)),
+        ("squashfs", mode) if Kind::named(mode).is_ok() => Ok(Box::new(disk::Card::of_squashfs(mode)?)),
         ("nfs", "") => Ok(Box::new(nfs::Nfs::default())),
         ("runnel", mode) => Ok(Box::new(product::Runnel::new(mode, &row.program)?)),
         ("local" | "nfs", mode) => anyhow::bail!("{} has no modes, so none called '{mode}'", row.system),

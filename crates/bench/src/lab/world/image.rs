@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use super::super::guest::disk::SMALL_SQUASHFS;
 use super::needs::Form;
 use super::newest::Newest;
 use super::stage::{Fingerprint, Stages, finish, remove, unfinished};
@@ -41,6 +42,7 @@ impl Form {
         let extension = match self {
             Form::Runnel => "rnl",
             Form::Squashfs => "squashfs",
+            Form::SmallSquashfs => SMALL_SQUASHFS,
             Form::Erofs => "erofs",
             Form::Nydus => "nydus",
             Form::Casync => "casync",
@@ -56,7 +58,7 @@ pub fn prepare(tree: &Tree, form: Form, images: &Path, makers: &Makers, stages: 
     let mut inputs = format!("tree {}\n", tree.fingerprint);
     match form {
         Form::Runnel => inputs.push_str(&format!("runnel {}\n", makers.runnel_fingerprint)),
-        Form::Squashfs | Form::Erofs => {
+        Form::Squashfs | Form::SmallSquashfs | Form::Erofs => {
             let versions = makers.newest.as_ref().map(Newest::versions).transpose()?;
             inputs.push_str(&format!("tools {}\n", versions.unwrap_or_default().join(", ")));
         }
@@ -80,9 +82,13 @@ fn make(tree: &Tree, form: Form, new: &Path, makers: &Makers) -> anyhow::Result<
         Form::Runnel => {
             tool(Command::new(&makers.runnel).arg("pack").arg(from).arg("-o").arg(new))?;
         }
-        Form::Squashfs => {
+        Form::Squashfs | Form::SmallSquashfs => {
             let mut command = makers.program("mksquashfs", "squashfs-tools")?;
-            tool(command.arg(from).arg(new).args(["-comp", "zstd", "-noappend", "-no-progress", "-quiet"]))?;
+            command.arg(from).arg(new).args(["-comp", "zstd", "-noappend", "-no-progress", "-quiet"]);
+            if form == Form::SmallSquashfs {
+                command.args(["-b", "128K", "-Xcompression-level", "19"]);
+            }
+            tool(&mut command)?;
         }
         Form::Erofs => {
             tool(makers.program("mkfs.erofs", "erofs-utils")?.args(["--quiet", "-zlz4hc"]).arg(new).arg(from))?;

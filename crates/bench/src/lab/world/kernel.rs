@@ -13,11 +13,12 @@ use crate::process::{find_program, tool};
 
 /// What the guest may load, with what these depend on. Names that the kernel has built in, or
 /// lacks, are passed over.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 20] = [
     "nfsv4",
     "nfs",
     "nfsd",
     "sch_netem",
+    "tcp_diag",
     "veth",
     "erofs",
     "squashfs",

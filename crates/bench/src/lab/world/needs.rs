@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::data;
 use super::super::data::case::{Case, Work};
-use super::super::plan::Entry;
+use super::super::plan::{Entry, Row};
 use super::super::program::{LEARNED_FROM, Program, TREES};
 
 /// Packages of the guest whatever is measured.
@@ -37,6 +37,8 @@ pub enum Form {
     Runnel,
     /// squashfs, zstd.
     Squashfs,
+    /// The same with the highest level, for a card.
+    SmallSquashfs,
     /// EROFS, LZ4 HC.
     Erofs,
     /// RAFS of Nydus.
@@ -46,10 +48,11 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form that `system` delivers; none if it delivers the tree itself.
-    fn of(system: &str) -> Option<Form> {
-        match system {
+    /// The form that the system of `row` delivers; none if it delivers the tree itself.
+    fn of(row: &Row) -> Option<Form> {
+        match row.system.as_str() {
             "runnel" => Some(Form::Runnel),
+            "squashfs" if !row.mode.is_empty() => Some(Form::SmallSquashfs),
             "squashfs" => Some(Form::Squashfs),
             "erofs" => Some(Form::Erofs),
             "nydus" => Some(Form::Nydus),
@@ -92,7 +95,7 @@ impl Needs {
             }
             let program = Program::named(&row.program)?;
             needs.trees.insert(program.tree);
-            if let Some(form) = Form::of(&row.system) {
+            if let Some(form) = Form::of(row) {
                 needs.images.insert((program.tree, form));
             }
             let unlearned = UNLEARNED.contains(&row.mode.as_str()) || row.mode.starts_with(LEARNED_FROM);
@@ -118,7 +121,7 @@ impl Needs {
 
     /// True if images of squashfs or EROFS are made.
     pub fn newest_tools(&self) -> bool {
-        self.images.iter().any(|(_, form)| [Form::Squashfs, Form::Erofs].contains(form))
+        self.images.iter().any(|(_, form)| [Form::Squashfs, Form::SmallSquashfs, Form::Erofs].contains(form))
     }
 
     /// True if the plan has rows of Nydus.

@@ -42,7 +42,7 @@ pub fn make(system: &str, mode: &str) -> Option<Box<dyn System>> {
 }
 
 /// The image of `tree` in the form called `extension`.
-fn image(tree: &str, extension: &str) -> anyhow::Result<PathBuf> {
+pub fn image(tree: &str, extension: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(CONTENT).join("images").join(format!("{tree}.{extension}"));
     anyhow::ensure!(path.exists(), "there is no {}: set the lab up for this row", path.display());
     Ok(path)
