@@ -90,16 +90,17 @@ fn write(name: &str, folder: &Path, records: &[Record]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens a cache; prints milliseconds to open it and to list it, KiB that this takes, and how many
+/// Opens a cache; prints milliseconds to open it, to open and list it, and the processor's part of
+/// that, KiB that this takes, and how many
 /// records of these keys are whole and how many wrong.
 fn check(name: &str, folder: &Path, keys: &Path) -> anyhow::Result<()> {
     let keys = std::fs::read(keys)?;
     let before = memory("VmRSS:")?;
-    let begun = Instant::now();
+    let (begun, used) = (Instant::now(), processor());
     let mut engine = engine::open(name, folder)?;
     let opened = begun.elapsed();
     let listed = engine.list()?;
-    let all = begun.elapsed();
+    let (all, used) = (begun.elapsed(), processor() - used);
     let taken = memory("VmRSS:")?.saturating_sub(before);
     let (mut whole, mut wrong) = (0, 0);
     for key in keys.as_chunks().0 {
@@ -110,8 +111,14 @@ fn check(name: &str, folder: &Path, keys: &Path) -> anyhow::Result<()> {
         }
     }
     let (opened, all) = (opened.as_secs_f64() * 1e3, all.as_secs_f64() * 1e3);
-    println!("{opened:.2} {all:.2} {taken} {listed} {whole} {wrong}");
+    println!("{opened:.2} {all:.2} {used:.2} {taken} {listed} {whole} {wrong}");
     Ok(())
+}
+
+/// Milliseconds of a processor that this process took.
+fn processor() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 * 1e-6
 }
 
 /// A line of this process's status, KiB.
@@ -126,6 +133,7 @@ fn memory(name: &str) -> anyhow::Result<u64> {
 struct Opened {
     open: f64,
     list: f64,
+    processor: f64,
     memory: u64,
     whole: usize,
     wrong: usize,
@@ -147,8 +155,8 @@ impl Bench<'_> {
         ensure!(output.status.success(), "{}", said);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let words: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        let [open, list, memory, _, whole, wrong] = words[..] else { bail!("{text}") };
-        Ok(Opened { open, list, memory: memory as u64, whole: whole as usize, wrong: wrong as usize })
+        let [open, list, processor, memory, _, whole, wrong] = words[..] else { bail!("{text}") };
+        Ok(Opened { open, list, processor, memory: memory as u64, whole: whole as usize, wrong: wrong as usize })
     }
 
     fn write(&self, folder: &Path) -> anyhow::Result<(Child, BufReader<std::process::ChildStdout>)> {
@@ -202,9 +210,10 @@ fn wear_and_opening(bench: &Bench<'_>, payload: usize) -> anyhow::Result<()> {
         format!("{:.1} ({:.1} to {:.1})", all[OPENS / 2], all[0], all[OPENS - 1])
     };
     println!(
-        "{engine}: opens in {} ms, and lists in {} ms; {} KiB; {} whole",
+        "{engine}: opens in {} ms, and lists in {} ms, of which the processor takes {}; {} KiB; {} whole",
         middle(|one| one.open),
         middle(|one| one.list),
+        middle(|one| one.processor),
         middle(|one| one.memory as f64),
         opened[0].whole
     );
