@@ -4,8 +4,10 @@
 //! All that needs no data is validated before any work begins. Data goes to standard output,
 //! everything else to standard error. Errors are printed once, here.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ::mount::keeper::Inherited;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -57,6 +59,7 @@ enum Command {
     Images(images::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Upgrade(upgrade::Args),
     Run(run::Args),
     Cache(cache::Args),
     Pin(Box<pin::Args>),
@@ -94,10 +97,10 @@ pub fn jobs() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
 const MOVED: [&str; 2] = ["bench", "demo"];
 
 /// The command line; where it asks for help or is wrong, that is said, and this is the exit code.
-fn parse() -> Result<Cli, ExitCode> {
-    let asks = std::env::args_os().nth(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
+fn parse(arguments: Vec<OsString>) -> Result<Cli, ExitCode> {
+    let asks = arguments.get(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
     let command = if asks { help::by_job(command()) } else { command() };
-    command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
+    command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
         if let (Err(failed), false) = (error.print(), error.use_stderr()) {
             // What the user asked for is what could not be printed.
             return failure::report(&anyhow::Error::new(failed).context("standard output"));
@@ -127,7 +130,12 @@ pub fn start() -> ExitCode {
     if let Some(code) = mount::helper::run_if_called() {
         return code;
     }
-    let command = match parse() {
+    let mut arguments = std::env::args_os().collect();
+    let inherited = match Inherited::take(&mut arguments) {
+        Ok(inherited) => inherited,
+        Err(error) => return failure::report(&error.into()),
+    };
+    let command = match parse(arguments) {
         Ok(parsed) => parsed.command,
         Err(code) => return code,
     };
@@ -154,9 +162,10 @@ pub fn start() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Push(args) => push::run(args),
         Command::Images(args) => images::run(args),
-        Command::Mount(args) => mount::run(args),
+        Command::Mount(args) => mount::run(args, inherited),
         Command::Umount(args) => umount::run(args),
-        Command::Run(args) => run::run(args),
+        Command::Upgrade(args) => upgrade::run(args),
+        Command::Run(args) => run::run(args, inherited),
         Command::Record(args) => record::run(*args),
         Command::Hot(args) => hot_command::run(args),
         Command::Launch(args) => launch::run(args),

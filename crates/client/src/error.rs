@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use connection::{ConnectionError, HttpFile, Server};
 use units::ImageId;
+use wire::ErrorCode;
 
 /// Why an image could not be opened, uploaded or asked about.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,16 @@ pub enum ClientError {
         /// The file.
         file: HttpFile,
     },
+}
+
+impl ClientError {
+    /// Whether the server has said that it has no such image: waiting changes nothing.
+    pub fn is_gone(&self) -> bool {
+        let refused =
+            |error: &ConnectionError| matches!(error, ConnectionError::Refused { code: ErrorCode::NotFound, .. });
+        matches!(self, ClientError::StaleImage { .. })
+            || matches!(self, ClientError::Connection(error) if refused(error))
+    }
 }
 
 /// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an

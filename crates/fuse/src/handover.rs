@@ -87,6 +87,20 @@ pub fn create() -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
+/// Whether this version understands a memory.
+///
+/// # Errors
+/// It is of another version, or cannot be read.
+pub fn check(memory: impl AsFd) -> io::Result<()> {
+    let mut magic = 0u64;
+    let length = rustix::fs::fstat(&memory)?.st_size;
+    rustix::io::pread(memory, magic.as_mut_bytes(), (word::MAGIC * 8) as u64)?;
+    if length == MEMORY_BYTES as i64 && [0, MAGIC].contains(&magic) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "the last daemon was of another version"))
+}
+
 /// Reads the note in a memory; all zeros if none was written.
 ///
 /// # Errors
@@ -173,10 +187,7 @@ impl Handover {
     /// # Errors
     /// It is none of ours, or the kernel refuses.
     pub fn map(memory: &OwnedFd) -> io::Result<(Handover, Vec<Area>)> {
-        let bytes = rustix::fs::fstat(memory)?.st_size;
-        if bytes != MEMORY_BYTES as i64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the last daemon left a memory of another version"));
-        }
+        check(memory)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), MEMORY_BYTES, access, flags, memory, 0)? };
@@ -192,11 +203,7 @@ impl Handover {
             Area::Shared(memory)
         });
         let handover = Handover { words, free: Mutex::default() };
-        match handover.words[word::MAGIC].load(Ordering::Acquire) {
-            MAGIC => {}
-            0 => handover.words[word::MAGIC].store(MAGIC, Ordering::Release),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the last daemon was of another version")),
-        }
+        handover.words[word::MAGIC].store(MAGIC, Ordering::Release);
         let next = handover.slots_used();
         let released = (0..next).filter(|slot| handover.number(*slot) == 0).collect();
         *handover.lock() = Free { released, next };

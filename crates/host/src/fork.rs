@@ -1,14 +1,18 @@
-//! A copy of this process.
+//! A copy of this process, and another program in its place.
 
 #![allow(unsafe_code)]
 
+use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::exit::Exit;
@@ -54,6 +58,49 @@ pub fn fork() -> io::Result<Forked> {
             }
         }
     }
+}
+
+/// Replaces this process by the program in `file`, with this environment and these arguments, the
+/// first of which is its name. It inherits the descriptors `inherited`, which [`inherited`] takes
+/// there. Returns only if that failed.
+pub fn execute(file: BorrowedFd<'_>, arguments: Vec<OsString>, inherited: &[BorrowedFd<'_>]) -> io::Error {
+    for descriptor in inherited {
+        if let Err(error) = fcntl_setfd(descriptor, FdFlags::empty()) {
+            return error.into();
+        }
+    }
+    let variable = |(name, value): (OsString, OsString)| [name, "=".into(), value].into_iter().collect();
+    let environment: Vec<OsString> = std::env::vars_os().map(variable).collect();
+    let text = |words: Vec<OsString>| -> Result<Vec<CString>, _> {
+        words.into_iter().map(|word| CString::new(word.into_vec())).collect()
+    };
+    match text(arguments).and_then(|arguments| Ok((arguments, text(environment)?))) {
+        Ok((arguments, environment)) => {
+            match nix::unistd::execveat(file, c"", &arguments, &environment, AtFlags::AT_EMPTY_PATH) {
+                Ok(never) => match never {},
+                Err(error) => error.into(),
+            }
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// Takes a descriptor that this process got from the one that executed it. Programs that this
+/// process executes do not get it.
+///
+/// # Errors
+/// No descriptor has that number, or it is one of the standard streams.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the number belongs to what this process was given and nothing has taken yet; if it is
+    // no descriptor, that is an error of the first call, and nothing is closed.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_getfd(descriptor)?;
+    fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and whoever gave the number gave the descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 impl Copy {

@@ -1,9 +1,9 @@
 //! The control socket of a mount, for `runnel status`, `runnel umount`, and hints.
 //!
-//! A client sends one line, `status` or `unmount`, and gets one line of JSON back. Hints, of which
-//! a connection may send many, are described in `hint`. The sockets are in the runtime directory,
-//! which only this user can enter. A socket without a listener is removed by any client that finds
-//! it.
+//! A client sends one line, `status`, `unmount` or `replace`, and gets one line of JSON back. Hints,
+//! of which a connection may send many, are described in `hint`. The sockets are in the runtime
+//! directory, which only this user can enter. A socket without a listener is removed by any client
+//! that finds it.
 
 mod hints;
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid};
@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::FuseCounters;
 use crate::hint::{self, HintedFile};
+use crate::keeper::Keeper;
 use crate::report::UnmountReport;
 use crate::{MountError, runtime};
 use hints::Connections;
@@ -33,6 +34,9 @@ const WAIT: Duration = Duration::from_secs(2);
 /// How long `unmount` may take: the daemon's own bound on it, twelve seconds for a volume with
 /// unsent changes, and some more.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(15);
+
+/// How long the next daemon may take to serve: one that does not reach its server tells so later.
+const REPLACE_WAIT: Duration = Duration::from_secs(30);
 
 /// Longest request line, but for hints.
 const REQUEST_BYTES_MAX: u64 = 64;
@@ -56,6 +60,12 @@ pub struct MountStatus {
     pub image: String,
     /// Process id of the daemon.
     pub pid: u32,
+    /// The version of this program that the daemon is.
+    #[serde(default)]
+    pub version: String,
+    /// Whether a newer program that is installed was tried, and could not serve.
+    #[serde(default)]
+    pub refused: bool,
     /// Folder that keeps the changes, if mounted with an overlay.
     pub overlay: Option<PathBuf>,
     /// Counters of the session: requests, bytes, pushes.
@@ -81,12 +91,27 @@ pub(crate) trait Controlled: Send + Sync {
     /// Detaches the mount; its daemon ends when the last user is gone. Returns what became of
     /// changes.
     fn detach(&self) -> Result<UnmountReport, MountError>;
+    /// The process that can start another daemon in the place of this one.
+    fn keeper(&self) -> Option<&Keeper> {
+        None
+    }
     /// Pages that will be needed. Returns how many were asked for, or why the hint is not taken.
     fn hint(&self, files: &[HintedFile]) -> Result<usize, String>;
 }
 
 /// The name of a socket; removed when dropped.
 pub(crate) struct SocketName(PathBuf);
+
+impl SocketName {
+    /// Of a socket that is there.
+    pub(crate) fn at(path: PathBuf) -> SocketName {
+        SocketName(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 /// The listening side of one mount; stops and removes its socket when dropped.
 pub(crate) struct Server {
@@ -186,11 +211,24 @@ fn answer(stream: UnixStream, mount: &Arc<dyn Controlled>, hints: &Connections) 
             Ok(report) => serde_json::to_string(&report)?,
             Err(error) => serde_json::json!({ "error": error.to_string() }).to_string(),
         },
+        "replace" => return make_way(reader.get_ref(), mount.keeper().filter(|keeper| keeper.can_replace())),
         _ => r#"{"error":"unknown request"}"#.to_string(),
     };
-    let mut stream = reader.get_ref();
+    say(reader.get_ref(), &text)
+}
+
+fn say(mut stream: &UnixStream, text: &str) -> io::Result<()> {
     stream.write_all(text.as_bytes())?;
     stream.write_all(b"\n")
+}
+
+/// Answers first: this process ends then.
+fn make_way(stream: &UnixStream, keeper: Option<&Keeper>) -> io::Result<()> {
+    let Some(keeper) = keeper else {
+        return say(stream, r#"{"error":"its daemon cannot be replaced while it is mounted"}"#);
+    };
+    say(stream, "{}")?;
+    keeper.replace().map_err(io::Error::other)
 }
 
 /// Sends `request` to one socket; `None` if nobody is there or the answer is not a line of JSON.
@@ -250,6 +288,38 @@ pub(crate) fn live() -> Result<Vec<(PathBuf, MountStatus)>, MountError> {
         Some((path, status))
     });
     Ok(asked.collect())
+}
+
+/// The answer to `replace`.
+#[derive(Deserialize)]
+struct Replaced {
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// Has the daemon of a live mount replaced: by the program that is installed now, if that is
+/// another one. The status from the new one.
+///
+/// # Errors
+/// The mount does not survive its daemon, or the next daemon does not serve in time.
+pub fn replace(mount: &MountStatus) -> Result<MountStatus, MountError> {
+    let failed = |problem: &str| MountError::Keeper { problem: format!("{}: {problem}", mount.mountpoint.display()) };
+    let is_it = |status: &MountStatus| status.mountpoint == mount.mountpoint;
+    let found = live()?.into_iter().find(|(_, status)| is_it(status) && status.pid == mount.pid);
+    let (path, _) = found.ok_or_else(|| failed("its daemon does not answer"))?;
+    let answer: Replaced = ask(&path, "replace", WAIT).ok_or_else(|| failed("its daemon does not answer"))?;
+    if let Some(error) = answer.error {
+        return Err(failed(&error));
+    }
+    let until = Instant::now() + REPLACE_WAIT;
+    while Instant::now() < until {
+        // Until the next one serves, the socket takes requests that nobody reads yet.
+        let status = ask::<MountStatus>(&path, "status", WAIT).filter(|status| status.pid != mount.pid);
+        if let Some(status) = status {
+            return Ok(status);
+        }
+    }
+    Err(failed("the next daemon does not serve yet; programs wait for it"))
 }
 
 /// The answer to `unmount`.

@@ -83,10 +83,32 @@ impl MountPoint {
 
     /// Resolves links in the path of the mount point now, so that they cannot change later.
     pub(crate) fn resolve(&mut self) {
-        // Mounting reports what is wrong with it.
-        if let Ok(absolute) = mountpoint::validate(&self.mountpoint) {
+        // Mounting reports what is wrong with it. There may be a mount that is taken over.
+        if let Ok(absolute) = mountpoint::resolve(&self.mountpoint) {
             self.mountpoint = absolute;
         }
+    }
+
+    /// Takes over what an earlier process has mounted here, instead of mounting. False if it cannot
+    /// be used: then it is taken away.
+    pub(crate) fn adopt(&self, live: &Live, device: &OwnedFd) -> bool {
+        if live.mountpoint == self.mountpoint && !self.is_overlaid() {
+            *self.lock() = device.try_clone().ok().map(|device| Held { device, _private: None });
+            if self.is_connected() {
+                return self.live.set(live.clone()).is_ok();
+            }
+        }
+        drop(self.lock().take());
+        if live.is_there() {
+            // Mounting tells what is in the way.
+            let _ = mountpoint::detach(&live.path);
+        }
+        false
+    }
+
+    /// Whether an overlay lies above it.
+    pub(crate) fn is_overlaid(&self) -> bool {
+        self.overlay.is_some()
     }
 
     /// Mounts; once only.

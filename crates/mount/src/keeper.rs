@@ -11,16 +11,26 @@
 //! the mount is of a kind that does not survive its daemon, the keeper takes away what is still
 //! mounted, so that no dead mount stays behind.
 //!
+//! If the file that the keeper was started from has been replaced, the next daemon is the new
+//! program (`program`). [`Keeper::replace`] makes way for it.
+//!
+//! A keeper that is a service of systemd may be restarted as well: the descriptors are in the
+//! manager's store meanwhile (`store`).
+//!
 //! Requests and answers are packets of a pair of Unix sockets. An answer is `1` (done), `0` (not
 //! done) or `e` and the text of an error. The answer to a mount request holds the numbers of the
 //! device and two paths instead, and comes with descriptors: the device, its clones, and the
 //! control socket.
 
 mod link;
+mod program;
 mod serve;
+mod store;
 
 pub use link::Keeper;
+pub use program::Inherited;
 pub use serve::{Keeping, OnReady, Started, keep};
+pub use store::ServiceManager;
 
 use crate::fuse_mount::Action;
 
@@ -32,6 +42,12 @@ const DESCRIPTORS_MAX: usize = 2 + CLONES;
 
 /// Clones of the device: with it, one for each serving thread.
 const CLONES: usize = fuse::handover::THREADS_MAX - 1;
+
+/// The first request of a program that is not the keeper's own: it understands the rest.
+const ACCEPT: u8 = b'v';
+
+/// Another daemon is to take the place of this one.
+const REPLACE: u8 = b'n';
 
 /// Asks for the mount; the second for one that is read-only.
 const MOUNT: [u8; 2] = [b'm', b'r'];
@@ -55,6 +71,8 @@ struct Before {
     was_served: bool,
     /// Several have died soon, so that what they left is to be given up.
     gives_up: bool,
+    /// The newer program was tried, and did not serve.
+    refused: bool,
 }
 
 impl Action {

@@ -11,10 +11,10 @@
 //! to tokens), `record` (observing reads), `device` (making a mount), `fuse_mount`, `keeper` and
 //! `backend` (mounting in this process or beside it), `served` (a mount and its end, bounded in
 //! every wait), `hint`, `control` (the control socket) and `hinter` (sending hints), `mounted` (a
-//! live mount of an image), `volume` (a live mount of a volume), `erofs_mount` (an image file
-//! mounted by the kernel's EROFS), `enter` (a program inside an image without root), `run` (mount
-//! and enter), `redirect` (image files over local paths), `umount`. The crate `fuse` speaks the
-//! protocol.
+//! live mount of an image), `gone` (one whose image is nowhere any more), `volume` (a live mount of
+//! a volume), `erofs_mount` (an image file mounted by the kernel's EROFS), `enter` (a program
+//! inside an image without root), `run` (mount and enter), `redirect` (image files over local
+//! paths), `umount`. The crate `fuse` speaks the protocol.
 #![cfg(target_os = "linux")]
 
 mod backend;
@@ -28,6 +28,7 @@ mod errno;
 mod error;
 mod filesystem;
 mod fuse_mount;
+mod gone;
 mod hint;
 mod hinter;
 pub mod keeper;
@@ -55,6 +56,7 @@ pub use counters::FuseCounters;
 pub use erofs_mount::KernelMount;
 pub use error::MountError;
 pub use fuse_mount::MountPoint;
+pub use gone::serve_gone;
 pub use hinter::{Hinter, hint_files};
 pub use keeper::Keeper;
 pub use mounted::{Mounted, Options};

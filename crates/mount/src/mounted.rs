@@ -275,6 +275,8 @@ impl Controlled for Shared {
             name: self.options.name.clone(),
             image: self.source.metadata().id().to_string(),
             pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            refused: self.options.keeper.as_ref().is_some_and(|keeper| keeper.refused()),
             overlay: self.options.overlay.clone(),
             session: self.source.counters(),
             fuse: self.operations.read(),
@@ -294,6 +296,10 @@ impl Controlled for Shared {
     fn detach(&self) -> Result<UnmountReport, MountError> {
         self.served.backend.act(Action::Detach)?;
         Ok(UnmountReport::default())
+    }
+
+    fn keeper(&self) -> Option<&Keeper> {
+        self.options.keeper.as_deref()
     }
 }
 

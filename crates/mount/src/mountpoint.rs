@@ -135,7 +135,7 @@ pub fn validate(path: &Path) -> Result<PathBuf, MountError> {
 
 /// Absolute form of `path` without following its last component when that is a mount of a dead
 /// daemon.
-fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     match fs::canonicalize(path) {
         Ok(absolute) => Ok(absolute),
         Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::Session;
 use host::Exit;
@@ -23,9 +24,11 @@ use stream::RemoteVolume;
 use units::ImageId;
 
 use crate::enter::EnterPlan;
+use crate::keeper::Inherited;
 use crate::mounted::{Mounted, Options};
 use crate::report::UnmountReport;
 use crate::runtime::{PrivateDirectory, Purpose};
+use crate::stop::Stop;
 use crate::volume::{Data, VolumeMount, VolumeOptions};
 use crate::{MountError, namespace};
 
@@ -59,13 +62,28 @@ pub struct Request {
     pub program: PathBuf,
     /// Its arguments before those of the plan.
     pub arguments: Vec<OsString>,
+    /// The arguments of this process, with which a newer program may [`serve`].
+    pub upgrades: Option<Vec<OsString>>,
+    /// See [`crate::keeper::Keeping`].
+    pub patience: Option<Duration>,
+    /// See [`crate::keeper::Keeping`].
+    pub tell: fn(&str),
 }
 
 impl Request {
     /// Runs the command of `plan` in an image mounted as `options` say, by way of `runnel enter` of
     /// this same program.
     pub fn new(options: Options, plan: EnterPlan) -> Request {
-        Request { options, data: Vec::new(), plan, program: "/proc/self/exe".into(), arguments: vec!["enter".into()] }
+        Request {
+            options,
+            data: Vec::new(),
+            plan,
+            program: "/proc/self/exe".into(),
+            arguments: vec!["enter".into()],
+            upgrades: None,
+            patience: None,
+            tell: |_| {},
+        }
     }
 }
 
@@ -95,18 +113,11 @@ pub fn run_with_data(
         Signals::of_wrapper().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     namespace::unshare(false)?;
     let place = PrivateDirectory::new(Purpose::Run)?;
-    let mut options = request.options.clone();
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    if !uid.is_root() {
-        // Owners the user namespace does not know would look like nobody's, and an overlay could
-        // not copy their files.
-        options.owner = Some((uid.as_raw(), gid.as_raw()));
-    }
-    // Nobody else can see this mount, and the program may change its user. The helper mounts
-    // outside, so it is no help.
-    (options.allow_other, options.helper) = (true, false);
+    let options = private(request.options.clone());
     if request.data.is_empty() && options.recorder.is_none() {
-        return match kept::start(options, place.path(), &signals, |image| open(image).map(|sources| sources.session))? {
+        let how = kept::How { patience: request.patience, arguments: request.upgrades.clone(), tell: request.tell };
+        let open = |image| open(image).map(|sources| sources.session);
+        return match kept::start(options, place.path(), &signals, how, open)? {
             kept::Started::Served(keeper) => {
                 let exit = start(&request, request.plan.clone(), place.path(), signals)?;
                 keeper.end()?;
@@ -140,6 +151,32 @@ pub fn run_with_data(
     }
     mounted.unmount()?;
     Ok(Ran { exit: exit?, reports })
+}
+
+/// Serves the image of a program that runs, for the keeper that has executed this process. Returns
+/// when the program has ended.
+///
+/// # Errors
+/// The image cannot be had, or the keeper has ended.
+pub fn serve(
+    options: Options,
+    inherited: Inherited,
+    tell: fn(&str),
+    open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
+) -> Result<Exit, MountError> {
+    let stop = Stop::listen()?;
+    kept::daemon(inherited.accept()?, private(options), Path::new(""), (&stop, tell), open)
+}
+
+/// The options of a mount that only one program sees.
+fn private(options: Options) -> Options {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    // Owners the user namespace does not know would look like nobody's, and an overlay could not
+    // copy their files.
+    let owner = if uid.is_root() { options.owner } else { Some((uid.as_raw(), gid.as_raw())) };
+    // Nobody else can see this mount, and the program may change its user. The helper mounts
+    // outside, so it is no help.
+    Options { owner, allow_other: true, helper: false, ..options }
 }
 
 /// Starts the program in the image at `root`, and waits for its end. Signals stay blocked: this

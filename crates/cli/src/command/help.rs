@@ -55,6 +55,7 @@ pub const JOBS: &[Job] = &[
                 ],
             ),
             ("umount", &["runnel umount /opt/app"]),
+            ("upgrade", &["runnel upgrade", "runnel upgrade /opt/app"]),
             (
                 "run",
                 &[

@@ -45,4 +45,5 @@ pub mod status;
 pub mod syscalls;
 pub mod trust;
 pub mod umount;
+pub mod upgrade;
 pub mod volume;

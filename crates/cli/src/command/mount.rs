@@ -11,9 +11,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::mount::keeper::{Keeping, Started};
+use ::mount::keeper::{Inherited, Keeping, ServiceManager, Started};
 use ::mount::{
     Keeper, KernelMount, MountPoint, Mounted, Options, Owners, Stop, VolumeMount, VolumeOptions, keeper, mountpoint,
+    serve_gone,
 };
 use anyhow::Context;
 use client::{Config, Session};
@@ -99,16 +100,25 @@ enum OwnersArg {
     User,
 }
 
-/// Mounts; in the background unless asked otherwise.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+/// Mounts; in the background unless asked otherwise. With what a keeper left serves its mount.
+pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.target)?;
+    if let Some(inherited) = inherited {
+        let stop = Stop::listen()?;
+        let settings = settings(&args, &target)?;
+        return serve(&args, target, settings, inherited.accept()?, &ReadyFile::none(), &stop);
+    }
     let kernel_image = kernel_image(&args, &target)?;
     if matches!(target, Target::Volume(_)) && args.overlay.is_some() {
         return Err(failure::usage("--overlay is for images; changes of a volume go to its server"));
     }
-    mountpoint::validate(&args.directory)?;
-    if args.immutable && std::env::var_os(DETACHED).is_none() {
-        mountpoint::make_immutable(&args.directory)?;
+    let is_service = args.foreground && std::env::var_os(DETACHED).is_none();
+    let manager = if is_service { ServiceManager::find()? } else { None };
+    if !manager.as_ref().is_some_and(ServiceManager::has_mount) {
+        mountpoint::validate(&args.directory)?;
+        if args.immutable && std::env::var_os(DETACHED).is_none() {
+            mountpoint::make_immutable(&args.directory)?;
+        }
     }
     if !args.foreground {
         return detach();
@@ -120,23 +130,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(image) = kernel_image {
         return mount_by_kernel(&args, image, &ready, &stop);
     }
-    let config = args.session.config();
-    let cache = args.volume.caching.place(&target)?;
+    let settings = settings(&args, &target)?;
     if !args.sandbox.no_sandbox && args.overlay.is_none() {
         // The kernel makes changes in an overlay with the rights of the process that mounted it.
         ::sandbox::keep_rights_to_mount()?;
     }
-    let keeper = match keeper::keep(place(&args, &target)?, &keeping(&target, &config), &stop)? {
-        Started::Daemon(keeper) => keeper,
-        Started::Over(exit) => return Ok(ExitCode::from(exit.follow())),
-    };
-    // A daemon, from here on; there may have been others before.
+    match keeper::keep(place(&args, &target)?, keeping(&target, &settings.0, manager), &stop)? {
+        Started::Daemon(keeper) => serve(&args, target, settings, keeper, &ready, &stop),
+        Started::Over(exit) => Ok(ExitCode::from(exit.follow())),
+    }
+}
+
+fn settings(args: &Args, target: &Target) -> anyhow::Result<(Config, CachePlace)> {
+    Ok((args.session.config(), args.volume.caching.place(target)?))
+}
+
+/// A daemon, of which there may have been others before.
+fn serve(
+    args: &Args,
+    target: Target,
+    (config, cache): (Config, CachePlace),
+    keeper: Arc<Keeper>,
+    ready: &ReadyFile,
+    stop: &Stop,
+) -> anyhow::Result<ExitCode> {
     if !args.sandbox.no_sandbox {
-        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders(&cache)?, &ready))?;
+        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders(&cache)?, ready))?;
     }
     match &target {
-        Target::Volume(at) => mount_volume(&args, at, config, keeper, &ready, &stop),
-        _ => mount_image(&args, target, (config, &cache), keeper, &ready, &stop),
+        Target::Volume(at) => mount_volume(args, at, config, keeper, ready, stop),
+        _ => mount_image(args, target, (config, &cache), keeper, ready, stop),
     }
 }
 
@@ -153,8 +176,16 @@ fn mount_image(
         // The name may stand for another image by now.
         remote.image = ImageName::Id(image);
     }
-    let session = stop.ending_during(|| Session::open_cached(&target, config, cache.as_ref()))?;
     let options = Options { keeper: Some(Arc::clone(&keeper)), ..image_options(args) };
+    let session = match stop.ending_during(|| Session::open_cached(&target, config, cache.as_ref())) {
+        Err(error) if keeper.was_served() && error.is_gone() => {
+            tell!("error: {error}");
+            tell!("hint: programs get I/O errors for what they have not read yet; `runnel upgrade` looks for it again");
+            serve_gone(options, stop)?;
+            return Ok(ExitCode::FAILURE);
+        }
+        opened => opened?,
+    };
     let mounted = Mounted::start(session, &args.directory, options)?;
     announce(ready, &keeper)?;
     mounted.wait_or_stop(stop)?;
@@ -236,13 +267,20 @@ fn place(args: &Args, target: &Target) -> anyhow::Result<MountPoint> {
 }
 
 /// What becomes of a mount whose daemon dies. All that a daemon of an image knows is in the image.
-fn keeping(target: &Target, config: &Config) -> Keeping {
+fn keeping(target: &Target, config: &Config, manager: Option<ServiceManager>) -> Keeping {
     let patience = match (target, config.waiting) {
         (Target::File(_), _) => Some(FILE_PATIENCE),
         (_, Waiting::Soft(patience)) => Some(patience),
         (_, Waiting::Hard) => None,
     };
-    Keeping { survives: !matches!(target, Target::Volume(_)), patience, on_ready: Box::new(leave_terminal) }
+    Keeping {
+        survives: !matches!(target, Target::Volume(_)),
+        patience,
+        on_ready: Box::new(leave_terminal),
+        arguments: Some(std::env::args_os().collect()),
+        manager,
+        tell: |text| tell!("{text}"),
+    }
 }
 
 /// The file to mount with --kernel, if that was asked for.
@@ -258,10 +296,12 @@ fn kernel_image<'a>(args: &Args, target: &'a Target) -> anyhow::Result<Option<&'
 
 /// Announces the mount, unless that was done by an earlier daemon.
 fn announce(ready: &ReadyFile, keeper: &Keeper) -> anyhow::Result<()> {
+    // First the keeper: whoever is told may end it.
+    keeper.ready()?;
     if !keeper.was_served() {
         tell_ready(ready)?;
     }
-    Ok(keeper.ready()?)
+    Ok(())
 }
 
 /// Tells that the mount is ready: in the ready file, and to the process in the foreground.

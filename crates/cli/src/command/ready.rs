@@ -26,6 +26,11 @@ enum Kind {
 const PERMISSIONS: Mode = Mode::from_raw_mode(0o666);
 
 impl ReadyFile {
+    /// Nobody waits to be told.
+    pub fn none() -> ReadyFile {
+        ReadyFile(None)
+    }
+
     /// Opens the file, or an unnamed one in its folder.
     ///
     /// # Errors

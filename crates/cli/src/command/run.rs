@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::mount::enter::EnterPlan;
+use ::mount::keeper::Inherited;
 use ::mount::run::{Request, Sources};
 use ::mount::{Data, MountError, Options, VolumeOptions};
 use client::Session;
-use connection::{ImageName, Target};
+use connection::{ImageName, Target, Waiting};
+use units::ImageId;
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
@@ -50,7 +52,8 @@ pub struct Args {
 }
 
 /// Mounts the image where only the program sees it, runs the program, and ends with its exit code.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+/// With what a keeper left serves the image.
+pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode> {
     let mut target = Target::parse(&args.target)?;
     let options = Options {
         name: short_name(&args.target),
@@ -66,7 +69,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let config = args.session.config();
     let cache = args.volume.caching.place(&target)?.open();
+    let tell: fn(&str) = |text| tell!("{text}");
+    if let Some(inherited) = inherited {
+        let open = |image| Ok(Session::open_cached(&named(target, image), config, cache.as_ref())?);
+        return Ok(ExitCode::from(::mount::run::serve(options, inherited, tell, open)?.follow()));
+    }
     let mut request = Request::new(options, plan);
+    request.upgrades = Some(std::env::args_os().collect());
+    request.tell = tell;
+    if let Waiting::Soft(patience) = config.waiting {
+        request.patience = Some(patience);
+    }
     let mut volumes = Vec::new();
     for wanted in &data {
         volumes.push(args.volume.options(&wanted.at, &config, wanted.read_only)?);
@@ -75,9 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         request.data.push(Data { inside: wanted.inside.clone(), options });
     }
     let ran = ::mount::run::run_with_data(request, |image| {
-        if let (Target::Remote(remote), Some(image)) = (&mut target, image) {
-            remote.image = ImageName::Id(image);
-        }
+        target = named(target, image);
         let session = Session::open_cached(&target, config.clone(), cache.as_ref())?;
         let mut opened = Vec::new();
         // One volume of the image's server goes over the connections of the image: one order of
@@ -94,4 +105,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     // The last thing: a program that died of a signal is followed.
     let code = ran.exit.follow();
     Ok(if code == 0 && lost { ExitCode::FAILURE } else { ExitCode::from(code) })
+}
+
+/// What is opened: a name may stand for another image than the one that was mounted.
+fn named(mut target: Target, image: Option<ImageId>) -> Target {
+    if let (Target::Remote(remote), Some(image)) = (&mut target, image) {
+        remote.image = ImageName::Id(image);
+    }
+    target
 }

@@ -54,14 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 show_server(&server, &super::images::parsed(&server, &status)?)?;
             }
         }
-        Some(path) => {
-            let wanted = std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
-            let status = ::mount::mounts()?
-                .into_iter()
-                .find(|status| status.mountpoint == wanted)
-                .ok_or_else(|| failure::not_found(no_live_mount(path, &wanted)))?;
-            show(&status, args.json)?;
-        }
+        Some(path) => show(&of_mount(Path::new(path))?, args.json)?,
         None => {
             let all = ::mount::mounts()?;
             if args.json {
@@ -76,8 +69,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The status of the mount at a path.
+///
+/// # Errors
+/// It is no mount of this user, or its daemon does not answer.
+pub fn of_mount(path: &Path) -> anyhow::Result<MountStatus> {
+    let wanted = std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+    let found = ::mount::mounts()?.into_iter().find(|status| status.mountpoint == wanted);
+    found.ok_or_else(|| failure::not_found(no_live_mount(path, &wanted)))
+}
+
 /// The error for a path that is no mount of this user, with a hint.
-fn no_live_mount(path: &str, wanted: &Path) -> String {
+fn no_live_mount(path: &Path, wanted: &Path) -> String {
+    let path = path.display();
     let table = ::mount::mountpoint::table().unwrap_or_default();
     let around = table.iter().rev().find(|entry| entry.image().is_some() && wanted.starts_with(&entry.path));
     match around {

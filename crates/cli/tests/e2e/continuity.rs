@@ -12,7 +12,7 @@ use crate::support::*;
 /// Reads files in an order of its own, past the page cache, until its input ends, and compares them
 /// with those of another folder. Then it tells how many it has read and the longest time that one
 /// took, in milliseconds.
-const READ: &str = "
+pub const READ: &str = "
 import hashlib, mmap, os, random, select, sys, time
 mount, source, way = sys.argv[1:]
 names = [os.path.relpath(os.path.join(folder, name), source)
@@ -69,7 +69,7 @@ done
 echo $count 0
 ";
 
-fn begun(mut command: Command) -> Child {
+pub fn begun(mut command: Command) -> Child {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     hear(&mut child, "begins");
     child

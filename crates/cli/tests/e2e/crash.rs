@@ -1,10 +1,10 @@
 //! kill -9, at the server and at the device.
 
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, kill_process_group};
 
 use crate::support::*;
 
@@ -128,16 +128,99 @@ fn fuse_a_program_survives_the_daemon_that_serves_it() {
         .unwrap();
     hear(&mut run, "begins");
     // Its first child is the keeper; the program and the witness of its signals come later.
-    let child = |parent: u32| -> u32 {
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-        children.split_whitespace().next().expect("a child").parse().unwrap()
-    };
-    let daemon = child(child(run.id()));
+    let daemon = child_of(child_of(run.id()));
     kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
     run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     let output = run.wait_with_output().unwrap();
     assert!(output.status.success());
     assert_eq!(output.stdout, b"True\n");
+}
+
+/// A server that says that it has no such image is not waited for.
+#[test]
+fn fuse_a_mount_whose_image_is_gone_gives_errors() {
+    if !can_mount("fuse_a_mount_whose_image_is_gone") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    let url = server.url("python");
+    ok(&["push".as_ref(), python_image().as_os_str(), url.as_ref()]);
+    let mut mount = Mount::start(&url, &[]);
+    let module = |name: &str| mount.path.join("usr/lib/python3.11").join(name);
+    let read = std::fs::read(module("abc.py")).unwrap();
+    let _empty = Server::start_at(&folder.path().join("empty"), &server.kill(), &[]);
+    mount.kill_daemon();
+    let error = std::fs::read(module("typing.py")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "EIO, not {error}");
+    assert_eq!(mount.status()["restarts"], 1);
+    // It may come back.
+    ok(&["push".as_ref(), python_image().as_os_str(), url.as_ref()]);
+    ok(&["upgrade".as_ref(), mount.path.as_os_str()]);
+    assert_eq!(std::fs::read(module("abc.py")).unwrap(), read);
+    assert!(std::fs::read(module("typing.py")).is_ok());
+    mount.terminate();
+    mount.wait_unmounted();
+}
+
+/// Without a server, and with a daemon that died.
+#[test]
+fn fuse_a_program_with_soft_waits_no_longer_for_a_daemon_than_for_a_server() {
+    if !can_mount("fuse_a_program_with_soft") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    let target = server.url("python");
+    let program = "print('begins', flush=True); input(); open('/usr/lib/python3.11/typing.py').read()";
+    let mut run = runnel()
+        .args(["run", "--soft", "1", target.as_str(), "--", "/usr/bin/python3", "-c", program])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    hear(&mut run, "begins");
+    let daemon = child_of(child_of(run.id()));
+    server.kill();
+    kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    run.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    // It may also die, of code that cannot be read.
+    assert!(!wait(&mut run).success());
+}
+
+/// A terminal sends it to the group in the foreground.
+#[test]
+fn fuse_ctrl_c_is_for_the_program_and_not_for_what_serves_it() {
+    if !can_mount("fuse_ctrl_c_is_for_the_program") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), python_image().as_os_str(), server.url("python").as_ref()]);
+    let target = server.url("python");
+    let program = "
+import os, signal
+def caught(number, frame):
+    import tarfile, http.client
+    print(len(tarfile.__all__) > 5, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGINT, caught)
+print('begins', flush=True)
+while True: signal.pause()
+";
+    let mut run = runnel()
+        .args(["run", target.as_str(), "--", "/usr/bin/python3", "-c", program])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    hear(&mut run, "begins");
+    kill_process_group(Pid::from_child(&run), Signal::INT).unwrap();
+    hear(&mut run, "True");
+    assert!(wait(&mut run).success());
 }
 
 #[test]

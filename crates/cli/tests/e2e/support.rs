@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -23,6 +25,65 @@ pub fn runnel() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_runnel"));
     command.env("RUNNEL_CACHE", "none");
     command
+}
+
+/// A user without rights.
+pub const NOBODY: u32 = 65534;
+
+/// A runnel of its own, which may be replaced while it runs.
+pub struct Installed {
+    /// Others may look into it.
+    pub folder: tempfile::TempDir,
+}
+
+impl Installed {
+    /// A copy of the binary under test.
+    pub fn new() -> Installed {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("opened to others");
+        let installed = Installed { folder };
+        installed.install(env!("CARGO_BIN_EXE_runnel").as_ref());
+        installed
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("runnel")
+    }
+
+    /// Puts a copy of `file` in its place, as a package manager does: another file of that name.
+    pub fn install(&self, file: &Path) {
+        let new = self.folder.path().join("runnel.new");
+        std::fs::copy(file, &new).expect("copied");
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        std::fs::rename(&new, self.path()).expect("renamed");
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(self.path());
+        command.env("RUNNEL_CACHE", "none");
+        command
+    }
+
+    /// The same for a user, root if none is given.
+    pub fn command_of(&self, user: Option<u32>) -> Command {
+        let mut command = self.command();
+        if let Some(user) = user {
+            command.env_remove("XDG_RUNTIME_DIR").env("HOME", "/").current_dir("/").uid(user).gid(user);
+        }
+        command
+    }
+
+    /// Whether a process runs from the file that is there now.
+    pub fn runs(&self, process: u32) -> bool {
+        let number = |path: &Path| std::fs::metadata(path).map(|about| (about.dev(), about.ino())).expect("a file");
+        number(&self.path()) == number(Path::new(&format!("/proc/{process}/exe")))
+    }
+}
+
+/// The first child of a process.
+pub fn child_of(process: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
+    children.split_whitespace().next().expect("a child").parse().expect("a number")
 }
 
 /// Runs `runnel ARGS…` and fails the test with its output unless it succeeds.
@@ -235,11 +296,19 @@ pub struct Mount {
 impl Mount {
     /// Mounts `target` on a new directory.
     pub fn start(target: impl AsRef<OsStr>, more: &[&str]) -> Mount {
+        Mount::start_by(runnel(), None, target, more)
+    }
+
+    /// Mounts by another binary, and for another user than root.
+    pub fn start_by(mut runnel: Command, user: Option<u32>, target: impl AsRef<OsStr>, more: &[&str]) -> Mount {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("mnt");
         std::fs::create_dir(&path).expect("the mount point");
+        for path in [folder.path(), &path] {
+            std::os::unix::fs::chown(path, user, user).expect("given to the user");
+        }
         let ready = folder.path().join("ready");
-        let mut child = runnel()
+        let mut child = runnel
             .arg("mount")
             .arg(target)
             .arg(&path)

@@ -17,6 +17,8 @@ impl Controlled for Fake {
             name: "name".into(),
             image: "00".repeat(32),
             pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            refused: false,
             overlay: None,
             session: client::Counters::default(),
             fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },

@@ -378,6 +378,8 @@ impl Controlled for Shared {
             name: self.options.name.clone(),
             image: self.blocks.metadata().id().to_string(),
             pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            refused: false,
             overlay: None,
             session,
             fuse,

@@ -18,7 +18,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use units::ImageId;
 
-use super::{ANSWER_BYTES_MAX, Before, DESCRIPTORS_MAX, DONE, END, ERROR, MOUNT, READY};
+use super::{ACCEPT, ANSWER_BYTES_MAX, Before, DESCRIPTORS_MAX, DONE, END, ERROR, MOUNT, READY, REPLACE};
 use crate::MountError;
 use crate::fuse_mount::{Action, Fresh, Live};
 
@@ -65,6 +65,31 @@ impl Keeper {
     /// that it is ready.
     pub fn was_served(&self) -> bool {
         self.before.was_served
+    }
+
+    /// Whether the newer program that is installed was tried and did not serve: this one is that of
+    /// the keeper.
+    pub fn refused(&self) -> bool {
+        self.before.refused
+    }
+
+    /// This program understands the keeper.
+    pub(super) fn accept(&self) -> Result<(), MountError> {
+        self.ask(ACCEPT).map(drop)
+    }
+
+    /// Whether another daemon can take the place of this one.
+    pub(crate) fn can_replace(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Has another daemon started in the place of this process, which ends at once. What it has not
+    /// answered is left to the next one.
+    ///
+    /// # Errors
+    /// The keeper has ended.
+    pub(crate) fn replace(&self) -> Result<(), MountError> {
+        self.ask(REPLACE).map(drop)
     }
 
     /// The image that an earlier daemon has served, which is the only one that can be served now.
@@ -215,7 +240,7 @@ pub(super) fn encode(live: &Live) -> Vec<u8> {
     text
 }
 
-fn decode(text: &[u8]) -> Option<Live> {
+pub(super) fn decode(text: &[u8]) -> Option<Live> {
     let (&DONE, text) = text.split_first()? else { return None };
     let (major, text) = text.split_first_chunk()?;
     let (minor, text) = text.split_first_chunk()?;

@@ -1,5 +1,6 @@
 //! The keeper itself: it starts daemons, serves their requests, and decides what follows their end.
 
+use std::ffi::OsString;
 use std::io::{self, IoSlice, PipeReader};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,12 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 
-use super::{ANSWER_BYTES_MAX, Before, CLONES, DESCRIPTORS_MAX, DONE, END, ERROR, Keeper, MOUNT, NOT_DONE, READY};
+use super::program::{Newer, Program};
+use super::store::{Left, ServiceManager};
+use super::{
+    ACCEPT, ANSWER_BYTES_MAX, Before, CLONES, DESCRIPTORS_MAX, DONE, END, ERROR, Keeper, MOUNT, NOT_DONE, READY,
+    REPLACE,
+};
 use crate::MountError;
 use crate::control::{self, SocketName};
 use crate::fuse_mount::{Action, MountPoint};
@@ -47,6 +53,9 @@ const DEATH_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// The exit code of a panic.
 const PANIC: i32 = 101;
 
+/// The exit code of a daemon that could not be executed: that of shells.
+const EXECUTE_FAILED: i32 = 126;
+
 /// How a mount is kept.
 pub struct Keeping {
     /// Whether a daemon that died is replaced.
@@ -56,6 +65,13 @@ pub struct Keeping {
     pub patience: Option<Duration>,
     /// Called in the keeper once the first daemon is ready.
     pub on_ready: OnReady,
+    /// The arguments of this process, with which a newer program serves the mount
+    /// ([`super::Inherited`]); without them it is always this one.
+    pub arguments: Option<Vec<OsString>>,
+    /// Keeps the mount while the keeper is restarted as a service.
+    pub manager: Option<ServiceManager>,
+    /// Tells the user that something went wrong which nobody waits for.
+    pub tell: fn(&str),
 }
 
 /// See [`Keeping::on_ready`].
@@ -75,41 +91,41 @@ pub enum Started {
 ///
 /// # Errors
 /// This process has several threads; the system has no process or descriptor left.
-pub fn keep(mut place: MountPoint, keeping: &Keeping, stop: &Stop) -> Result<Started, MountError> {
+pub fn keep(mut place: MountPoint, mut keeping: Keeping, stop: &Stop) -> Result<Started, MountError> {
     place.resolve();
     let path = place.path().to_path_buf();
     let failed = |error: io::Error| MountError::step("start the daemon of", &path, error);
-    let memory = keeping.survives.then(handover::create).transpose().map_err(failed)?;
-    let mut kept = Kept { place, memory, control: None, clones: Vec::new(), phase: Phase::Opening, dying: Vec::new() };
     let (mut before, mut soon) = (Before::default(), 0);
+    let left = keeping.manager.as_mut().filter(|_| keeping.survives).and_then(|manager| manager.take(&place));
+    let mut kept = match left {
+        Some(left) => {
+            (before.deaths, before.was_served) = (left.deaths, true);
+            Kept::of(place, left)
+        }
+        None => Kept::new(place, keeping.survives.then(handover::create).transpose().map_err(failed)?),
+    };
+    let mut program = keeping.arguments.as_ref().filter(|_| keeping.survives).and_then(|_| Program::this());
     let mut waits_since = Instant::now();
     loop {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) =
-            rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).map_err(|error| failed(error.into()))?;
-        let (alive, lifeline) = io::pipe().map_err(failed)?;
-        let memory = kept.memory.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
+        let newer = program.as_ref().filter(|_| before.was_served).and_then(Program::newer);
+        before.refused = newer.is_none() && program.as_ref().is_some_and(Program::has_refused);
         let began = Instant::now();
-        let daemon = match fork().map_err(failed)? {
-            Forked::Child => {
-                drop(ours);
+        let (daemon, socket, alive) = match kept.start(newer.as_ref(), &keeping, before).map_err(failed)? {
+            Begun::Here(keeper) => {
                 // Its parts belong to the keeper, which removes what has a name.
                 std::mem::forget(kept);
-                drop(alive);
-                return Ok(Started::Daemon(Keeper::new(theirs, lifeline.into(), memory, before)?));
+                return Ok(Started::Daemon(keeper?));
             }
-            Forked::Parent(daemon) => daemon,
+            Begun::There(daemon, socket, alive) => (daemon, socket, alive),
         };
-        drop((theirs, lifeline));
-        let on_ready = (!before.was_served).then_some(&keeping.on_ready);
-        let was_asked = kept.serve(&ours, &alive, &daemon, on_ready, stop);
-        drop(ours);
+        let was_asked = kept.serve(socket, &alive, &daemon, (&keeping, before), stop);
         let exit = if daemon.has_ended() {
             daemon.wait().map_err(failed)?
         } else {
             kept.dying.push(daemon);
-            Exit::Signal(Signal::KILL.as_raw())
+            KILLED
         };
+        let was_served = kept.phase == Phase::Served;
         let died = match exit {
             Exit::Signal(_) | Exit::Code(PANIC) => true,
             // A new daemon that could not begin, such as because its server is away.
@@ -118,26 +134,49 @@ pub fn keep(mut place: MountPoint, keeping: &Keeping, stop: &Stop) -> Result<Sta
         if was_asked || !died || kept.memory.is_none() || !kept.place.is_connected() {
             return Ok(Started::Over(exit));
         }
-        let was_served = kept.phase == Phase::Served;
+        if kept.leaves && kept.dying.is_empty() {
+            // The next keeper has it all.
+            std::mem::forget(kept);
+            return Ok(Started::Over(Exit::Code(0)));
+        }
         if was_served {
-            waits_since = Instant::now();
+            (before.was_served, waits_since) = (true, Instant::now());
         }
-        soon = if was_served && began.elapsed() >= SOON { 0 } else { soon + 1 };
-        before = Before {
-            deaths: before.deaths + 1,
-            was_served: before.was_served || was_served,
+        let is_refused = newer.is_some() && kept.refuses(exit, soon);
+        if let (Some(newer), Some(program), true) = (&newer, &mut program, is_refused) {
+            program.refuse(newer);
+            let path = program.path().display();
+            (keeping.tell)(&format!("note: {path} has changed, but cannot serve this mount; the old program goes on"));
+        }
+        if std::mem::take(&mut kept.replaces) || kept.leaves {
+            program.as_mut().map(Program::forgive);
+        } else if !is_refused {
+            soon = if was_served && began.elapsed() >= SOON { 0 } else { soon + 1 };
+            before.deaths += 1;
+            kept.note(keeping.manager.as_ref(), before.deaths);
             // Who is killed from outside has not died of a request.
-            gives_up: soon > SOON_DEATHS_MAX && exit != Exit::Signal(Signal::KILL.as_raw()),
-        };
-        let is_late = keeping.patience.is_some_and(|patience| waits_since.elapsed() >= patience);
-        let was_asked = !is_late && pause(soon, stop);
-        if is_late || was_asked || !kept.place.is_connected() {
-            // What waits for a daemon fails.
-            let _ = kept.place.act(Action::Abort);
-            return Ok(Started::Over(if was_asked { Exit::Code(0) } else { exit }));
+            before.gives_up = soon > SOON_DEATHS_MAX && exit != KILLED;
+            let is_late = keeping.patience.is_some_and(|patience| waits_since.elapsed() >= patience);
+            let was_asked = !is_late && pause(soon, stop);
+            if is_late || was_asked || !kept.place.is_connected() {
+                // What waits for a daemon fails.
+                let _ = kept.place.act(Action::Abort);
+                return Ok(Started::Over(if was_asked { Exit::Code(0) } else { exit }));
+            }
         }
-        kept.phase = Phase::Opening;
+        (kept.phase, kept.understands) = (Phase::Opening, false);
     }
+}
+
+/// The end of a daemon that was killed, which comes from outside.
+const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
+
+/// The two sides of the start of a daemon.
+enum Begun {
+    /// In the daemon.
+    Here(Result<Arc<Keeper>, MountError>),
+    /// In the keeper: the daemon, and the ends of its socket and its lifeline.
+    There(Copy, OwnedFd, PipeReader),
 }
 
 /// How far a daemon has come.
@@ -156,21 +195,80 @@ struct Kept {
     control: Option<(UnixListener, SocketName)>,
     clones: Vec<OwnedFd>,
     phase: Phase,
+    /// The daemon is a program that understands this keeper.
+    understands: bool,
     /// Daemons that were killed and have a thread that waits for the next one.
     dying: Vec<Copy>,
+    /// The daemon has asked for another one in its place.
+    replaces: bool,
+    /// The service manager has the descriptors, too.
+    is_stored: bool,
+    /// This process is to end without unmounting.
+    leaves: bool,
 }
 
 /// An answer with its descriptors.
 type Answer = (Vec<u8>, Vec<OwnedFd>);
 
 impl Kept {
+    fn new(place: MountPoint, memory: Option<OwnedFd>) -> Kept {
+        Kept {
+            place,
+            memory,
+            control: None,
+            clones: Vec::new(),
+            phase: Phase::Opening,
+            understands: false,
+            dying: Vec::new(),
+            replaces: false,
+            is_stored: false,
+            leaves: false,
+        }
+    }
+
+    /// What an earlier keeper has mounted at `place`.
+    fn of(place: MountPoint, left: Left) -> Kept {
+        let mut kept = Kept::new(place, Some(left.memory));
+        kept.control = Some((left.control, SocketName::at(left.socket)));
+        (kept.clones, kept.is_stored) = (left.clones, true);
+        kept
+    }
+
+    /// Whether a newer program that has ended is of no use. One that understands may lack its
+    /// server for a while.
+    fn refuses(&self, exit: Exit, soon: u32) -> bool {
+        let is_wrong = !self.understands || matches!(exit, Exit::Signal(_) | Exit::Code(PANIC | EXECUTE_FAILED));
+        self.phase != Phase::Served && exit != KILLED && (is_wrong || soon >= SOON_DEATHS_MAX)
+    }
+
+    /// Starts a daemon: a copy of this process, or a newer program.
+    fn start(&self, newer: Option<&Newer>, keeping: &Keeping, before: Before) -> io::Result<Begun> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        let (alive, lifeline) = io::pipe()?;
+        let lifeline = OwnedFd::from(lifeline);
+        let memory = self.memory.as_ref().map(OwnedFd::try_clone).transpose()?;
+        match fork()? {
+            Forked::Parent(daemon) => Ok(Begun::There(daemon, ours, alive)),
+            Forked::Child => {
+                drop((ours, alive));
+                if let (Some(newer), Some(memory), Some(arguments)) = (newer, &memory, &keeping.arguments) {
+                    let error = newer.execute(arguments, [&theirs, &lifeline, memory], before);
+                    (keeping.tell)(&format!("the new program cannot be executed: {error}"));
+                    std::process::exit(EXECUTE_FAILED);
+                }
+                Ok(Begun::Here(Keeper::new(theirs, lifeline, memory, before)))
+            }
+        }
+    }
+
     /// Answers a daemon until it has ended. Whether this process was asked to end meanwhile.
     fn serve(
         &mut self,
-        socket: &OwnedFd,
+        socket: OwnedFd,
         alive: &PipeReader,
         daemon: &Copy,
-        on_ready: Option<&OnReady>,
+        (keeping, before): (&Keeping, Before),
         stop: &Stop,
     ) -> bool {
         let (mut was_asked, mut is_open, mut dies) = (false, true, None);
@@ -179,14 +277,15 @@ impl Kept {
                 PollFd::new(daemon, PollFlags::IN),
                 PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN),
                 // Whoever has closed it is always ready.
-                if is_open { PollFd::new(socket, PollFlags::IN) } else { PollFd::new(daemon, PollFlags::IN) },
+                if is_open { PollFd::new(&socket, PollFlags::IN) } else { PollFd::new(daemon, PollFlags::IN) },
+                PollFd::from_borrowed_fd(keeping.manager.as_ref().map_or(stop.fd(), ServiceManager::fd), PollFlags::IN),
             ];
             if dies.is_none() {
                 fds.push(PollFd::new(alive, PollFlags::IN));
             }
             // Interruptions and shortness of memory pass.
-            let _ = rustix::event::poll(&mut fds, dies.is_some().then_some(&DEATH_LOOK));
-            if fds.get(3).is_some_and(|fd| !fd.revents().is_empty()) {
+            let _ = rustix::event::poll(&mut fds, (dies.is_some() || self.leaves).then_some(&DEATH_LOOK));
+            if fds.get(4).is_some_and(|fd| !fd.revents().is_empty()) {
                 dies = Some(Instant::now());
             }
             let lingers = dies.is_some_and(|since| since.elapsed() >= DEATH_TAKES);
@@ -197,10 +296,26 @@ impl Kept {
                 was_asked = true;
                 let _ = daemon.send(Signal::from_named_raw(signal).unwrap_or(Signal::TERM));
             }
+            if keeping.manager.as_ref().is_some_and(ServiceManager::leaves) {
+                // What nobody has kept ends.
+                (self.leaves, was_asked) = (self.is_stored, was_asked || !self.is_stored);
+                if was_asked {
+                    let _ = daemon.send(Signal::TERM);
+                }
+            }
+            if self.leaves && self.dying.is_empty() && !was_asked {
+                let _ = daemon.send(Signal::KILL);
+            }
             while is_open {
                 let mut request = [0u8];
-                match retry_on_intr(|| rustix::net::recv(socket, &mut request, RecvFlags::DONTWAIT)) {
-                    Ok((1, _)) => is_open = self.take(socket.as_fd(), request[0], on_ready),
+                match retry_on_intr(|| rustix::net::recv(&socket, &mut request, RecvFlags::DONTWAIT)) {
+                    Ok((1, _)) => {
+                        is_open = self.take(socket.as_fd(), request[0], keeping, before);
+                        if self.replaces {
+                            // It has told who asked for it.
+                            let _ = daemon.send(Signal::KILL);
+                        }
+                    }
                     Err(Errno::AGAIN) => break,
                     _ => is_open = false,
                 }
@@ -221,13 +336,13 @@ impl Kept {
     }
 
     /// Answers one request; whether the daemon could be told.
-    fn take(&mut self, socket: BorrowedFd<'_>, request: u8, on_ready: Option<&OnReady>) -> bool {
+    fn take(&mut self, socket: BorrowedFd<'_>, request: u8, keeping: &Keeping, before: Before) -> bool {
         let answered = match request {
             READY => {
                 self.phase = Phase::Served;
-                on_ready
-                    .map_or(Ok(()), |on_ready| on_ready())
-                    .map(|()| (vec![DONE], Vec::new()))
+                keeping.manager.as_ref().map(ServiceManager::ready);
+                let told = if before.was_served { Ok(()) } else { (keeping.on_ready)() };
+                told.map(|()| (vec![DONE], Vec::new()))
                     .map_err(|error| MountError::step("tell that it is served:", self.place.path(), error))
             }
             END => {
@@ -235,8 +350,16 @@ impl Kept {
                 self.clean_up();
                 Ok((vec![DONE], Vec::new()))
             }
+            ACCEPT => {
+                self.understands = true;
+                Ok((vec![DONE], Vec::new()))
+            }
+            REPLACE => {
+                self.replaces = self.memory.is_some();
+                Ok((vec![if self.replaces { DONE } else { NOT_DONE }], Vec::new()))
+            }
             _ => match MOUNT.iter().position(|known| *known == request) {
-                Some(read_only) => self.mount(read_only == 1),
+                Some(read_only) => self.mount(read_only == 1, keeping.manager.as_ref()),
                 None => match Action::ALL.iter().find(|(known, _)| *known == request) {
                     Some((_, action)) => {
                         self.place.act(*action).map(|done| (vec![if done { DONE } else { NOT_DONE }], Vec::new()))
@@ -250,11 +373,12 @@ impl Kept {
             text.truncate(ANSWER_BYTES_MAX);
             (text, Vec::new())
         });
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         send(socket, &text, &descriptors).is_ok()
     }
 
     /// Mounts, unless that was done for an earlier daemon.
-    fn mount(&mut self, read_only: bool) -> Result<Answer, MountError> {
+    fn mount(&mut self, read_only: bool, manager: Option<&ServiceManager>) -> Result<Answer, MountError> {
         if self.control.is_none() {
             let control = control::listen()?;
             let device = self.place.mount(read_only)?.mount.device;
@@ -263,6 +387,7 @@ impl Kept {
                 self.clones = (0..CLONES).map_while(|_| fuse::clone_of(&device).ok()).collect();
             }
             self.control = Some(control);
+            self.store(manager);
         }
         let copies = || -> Result<Answer, io::Error> {
             let (live, device) = self.place.live().ok_or(io::ErrorKind::NotFound)?;
@@ -276,6 +401,22 @@ impl Kept {
             Ok((encode(&live), descriptors))
         };
         copies().map_err(|error| MountError::step("start FUSE on", self.place.path(), error))
+    }
+
+    /// Has the service manager keep what was mounted, if it can.
+    fn store(&mut self, manager: Option<&ServiceManager>) {
+        let (Some(manager), Some(memory), Some((control, _))) = (manager, &self.memory, &self.control) else { return };
+        let Some((_, device)) = self.place.live().filter(|_| !self.place.is_overlaid()) else { return };
+        self.is_stored = manager.keep([device.as_fd(), memory.as_fd(), control.as_fd()], &self.clones).is_ok();
+        self.note(Some(manager), 0);
+    }
+
+    /// Tells the next keeper how many daemons have died.
+    fn note(&mut self, manager: Option<&ServiceManager>, deaths: u32) {
+        let (Some(manager), Some((_, name)), Some((live, _))) = (manager, &self.control, self.place.live()) else {
+            return;
+        };
+        self.is_stored &= manager.note(deaths, name.path(), &live).is_ok();
     }
 
     /// Takes away what is mounted, and what has a name.
@@ -312,12 +453,11 @@ fn pause(soon: u32, stop: &Stop) -> bool {
     stop.arrived().is_some()
 }
 
-fn send(socket: BorrowedFd<'_>, text: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+pub(super) fn send(socket: BorrowedFd<'_>, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL))?;
     Ok(())

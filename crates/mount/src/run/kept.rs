@@ -1,8 +1,10 @@
 //! The image of a program, served by another process that survives its daemons.
 
+use std::ffi::OsString;
 use std::io::{self, PipeReader, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::Session;
 use host::Exit;
@@ -13,7 +15,8 @@ use rustix::process::{Signal, set_parent_process_death_signal, setpgid};
 use units::ImageId;
 
 use crate::MountError;
-use crate::keeper::{self, Keeping};
+use crate::gone::serve_gone;
+use crate::keeper::{self, Keeper, Keeping};
 use crate::mounted::{Mounted, Options};
 use crate::stop::Stop;
 
@@ -38,12 +41,20 @@ impl Served {
     }
 }
 
+/// How the image is kept: see [`Keeping`].
+pub(super) struct How {
+    pub(super) patience: Option<Duration>,
+    pub(super) arguments: Option<Vec<OsString>>,
+    pub(super) tell: fn(&str),
+}
+
 /// Starts the keeper of an image, and waits until that is served at `place`. Signals that come
 /// meanwhile are passed on to it.
 pub(super) fn start(
     options: Options,
     place: &Path,
     signals: &Signals,
+    how: How,
     open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
 ) -> Result<Started, MountError> {
     let failed = |error: io::Error| MountError::step("start the keeper of", place, error);
@@ -56,7 +67,9 @@ pub(super) fn start(
         Forked::Child => {
             drop(ready);
             let on_ready = Box::new(move || (&told).write_all(b"1"));
-            serve(options, place, open, on_ready).map(Started::InChild)
+            let How { patience, arguments, tell } = how;
+            serve(options, place, Keeping { survives: true, patience, on_ready, arguments, manager: None, tell }, open)
+                .map(Started::InChild)
         }
     }
 }
@@ -89,26 +102,44 @@ fn wait(keeper: Copy, ready: &PipeReader, signals: &Signals) -> io::Result<Start
 
 /// The keeper and its daemons.
 fn serve(
-    mut options: Options,
+    options: Options,
     place: &Path,
+    keeping: Keeping,
     open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
-    on_ready: keeper::OnReady,
 ) -> Result<Exit, MountError> {
     let failed = |error: rustix::io::Errno| MountError::step("start the keeper of", place, error);
     // What a terminal sends to the group of the program does not end what the program runs from.
     setpgid(None, None).map_err(failed)?;
     set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
     let stop = Stop::listen()?;
-    let keeping = Keeping { survives: true, patience: None, on_ready };
-    let keeper = match keeper::keep(options.mount_point(place), &keeping, &stop)? {
-        keeper::Started::Over(exit) => return Ok(exit),
-        keeper::Started::Daemon(keeper) => keeper,
-    };
+    let tell = keeping.tell;
+    match keeper::keep(options.mount_point(place), keeping, &stop)? {
+        keeper::Started::Over(exit) => Ok(exit),
+        keeper::Started::Daemon(keeper) => daemon(keeper, options, place, (&stop, tell), open),
+    }
+}
+
+/// A daemon. A `place` that was mounted for an earlier one need not be known.
+pub(super) fn daemon(
+    keeper: Arc<Keeper>,
+    mut options: Options,
+    place: &Path,
+    (stop, tell): (&Stop, fn(&str)),
+    open: impl FnOnce(Option<ImageId>) -> Result<Arc<Session>, MountError>,
+) -> Result<Exit, MountError> {
+    let failed = |error: rustix::io::Errno| MountError::step("start the daemon of", place, error);
     set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
-    let session = stop.ending_during(|| open(keeper.image()))?;
     options.keeper = Some(Arc::clone(&keeper));
+    let session = match stop.ending_during(|| open(keeper.image())) {
+        Err(MountError::Session(error)) if keeper.was_served() && error.is_gone() => {
+            tell(&format!("error: {error}\nhint: the program gets I/O errors where it reads what it has not read yet"));
+            serve_gone(options, stop)?;
+            return Ok(Exit::Code(1));
+        }
+        opened => opened?,
+    };
     let mounted = Mounted::start(session, place, options)?;
     keeper.ready()?;
-    mounted.wait_or_stop(&stop)?;
+    mounted.wait_or_stop(stop)?;
     Ok(Exit::Code(0))
 }

@@ -292,6 +292,8 @@ impl Controlled for Shared {
             name: self.options.name.clone(),
             image: format!("{:032x}", self.volume.info().id),
             pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            refused: false,
             overlay: None,
             session: client::Counters::default(),
             fuse: self.operations.read(),
