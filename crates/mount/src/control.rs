@@ -1,9 +1,9 @@
 //! The control socket of a mount, for `runnel status`, `runnel umount`, and hints.
 //!
-//! A client sends one line, `status`, `unmount` or `replace`, and gets one line of JSON back. Hints,
-//! of which a connection may send many, are described in `hint`. The sockets are in the runtime
-//! directory, which only this user can enter. A socket without a listener is removed by any client
-//! that finds it.
+//! A client sends one line, `status`, `unmount` or `replace`, and gets one line of JSON back.
+//! Hints, of which a connection may send many, are described in `hint`. The sockets are in the
+//! runtime directory, which only this user can enter. A socket without a listener is removed by any
+//! client that finds it.
 
 mod hints;
 
@@ -35,7 +35,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// unsent changes, and some more.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(15);
 
-/// How long the next daemon may take to serve: one that does not reach its server tells so later.
+/// How long the next daemon may take to serve. One without its server takes longer.
 const REPLACE_WAIT: Duration = Duration::from_secs(30);
 
 /// Longest request line, but for hints.
