@@ -214,6 +214,7 @@ impl Schedule {
             for page in self.reads.dependents(&self.metadata, &request.wanted) {
                 self.demand_again(now, page);
             }
+            self.reads.fail_lacking(now, &self.requests, self.state == State::ImageGone);
             return self.pull_on(now);
         }
         let is_refused_guess = request.speculative && failure == Failure::Later;
@@ -320,11 +321,12 @@ impl Schedule {
         }
     }
 
-    /// The server serves another image under this id, or none: READs fail until it is back.
+    /// The server serves another image under this id, or none: READs of what the device cache has
+    /// not fail until it is back.
     pub fn image_gone(&mut self, now: Moment) {
         if self.state == State::Open && !self.connections.is_any_up() {
             self.state = State::ImageGone;
-            self.reads.fail_all(now, ReadError::Protocol);
+            self.reads.fail_lacking(now, &self.requests, true);
         }
     }
 }

@@ -222,11 +222,10 @@ impl Schedule {
         let id = self.reads.begin(now, token, (pages, Answer::empty(&span)), done);
         let demands_before = self.requests.demands();
         let holds_up = self.page_cache.is_held_up_by(pages);
-        let (mut single_pages, mut needs_server) = (Vec::new(), false);
+        let mut single_pages = Vec::new();
         for (slot, page) in (0..).zip(pages.iter()) {
             match self.supply(now, token, page) {
                 Slot::Missing => {
-                    needs_server |= !self.requests.is_page_cached(page) && !self.requests.are_blocks_cached(page);
                     if !self.join(now, token, page, (id, slot), holds_up) {
                         single_pages.push(page);
                     }
@@ -239,9 +238,7 @@ impl Schedule {
         if is_only && self.requests.demands() != demands_before {
             self.requests.count_round_trip();
         }
-        if self.state == State::ImageGone && needs_server {
-            self.reads.fail(now, id, ReadError::Protocol);
-        }
+        self.reads.fail_lacking(now, &self.requests, self.state == State::ImageGone);
         false
     }
 

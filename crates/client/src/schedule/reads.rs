@@ -8,6 +8,7 @@ use image::Metadata;
 use units::{BlockId, InodeId, Moment, PageId, Token};
 
 use super::answer::{Answer, Finished, Pages, Slot, Span};
+use super::requests::Requests;
 use super::tally::Tally;
 use crate::allocator::{Allocator, PageBuffer};
 use crate::block_cache::BlockBytes;
@@ -207,6 +208,15 @@ impl Reads {
     pub fn fail_all(&mut self, now: Moment, error: ReadError) {
         let ids: Vec<u64> = self.open.keys().copied().collect();
         ids.into_iter().for_each(|id| self.close(now, id, Some(error)));
+    }
+
+    /// If the server has the image no more, fails the READs that wait for what the device cache
+    /// lacks.
+    pub fn fail_lacking(&mut self, now: Moment, requests: &Requests, is_gone: bool) {
+        let waits = self.waits.keys().filter(|_| is_gone).map(|page| PageId::from_u64(*page));
+        for page in waits.filter(|page| !requests.has_page(*page)).collect::<Vec<_>>() {
+            self.fail_page(now, page, ReadError::Protocol);
+        }
     }
 
     /// Forgets the waits of all pages; their READs have failed.

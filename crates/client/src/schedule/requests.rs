@@ -155,6 +155,11 @@ impl Requests {
         self.cached.as_ref().is_some_and(|cached| cached.has_blocks_of(page))
     }
 
+    /// Whether it has a page in either way.
+    pub fn has_page(&self, page: PageId) -> bool {
+        self.is_page_cached(page) || self.are_blocks_cached(page)
+    }
+
     /// Whether it has a block.
     pub fn is_block_cached(&self, block: BlockId) -> bool {
         self.cached.as_ref().is_some_and(|cached| cached.has_block(block))
