@@ -36,6 +36,13 @@ const USUAL_SHARE: u64 = 10;
 /// With less, a cache is of no use.
 const USUAL_BYTES_MIN: u64 = 1 << 20;
 
+/// A log goes as a whole when room is needed, so it is a small part of the cache.
+const LOGS_PER_CACHE: u64 = 16;
+const LOG_BYTES_MAX: u64 = 4 << 20;
+const LOG_BYTES_MIN: u64 = 64 << 10;
+/// As many logs at most make up a large cache.
+const LOGS_PER_LARGE_CACHE: u64 = 256;
+
 /// What a request costs, in bytes that could be sent meanwhile: a log of many small records is
 /// worth more than one of a few large ones.
 const REQUEST_BYTES: u64 = 16 << 10;
@@ -115,8 +122,13 @@ impl Folder {
     fn usual_limit(&self) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(&self.path)?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        let limit = usual_limit(self.bytes()?, free);
+        let held = self.bytes()?;
+        let limit = usual_limit(held, free);
         if limit < USUAL_BYTES_MIN {
+            if self.pinned_bytes(&[])? > 0 {
+                // It is there on a full disk, too, and nothing is added.
+                return Ok(held);
+            }
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
                 format!("its disk has {free} bytes of free space, and a cache takes a tenth of that at most"),
@@ -129,6 +141,11 @@ impl Folder {
     pub fn limit(path: &Path, bytes_max: Option<u64>) -> io::Result<u64> {
         let folder = Folder { path: path.into(), bytes_max: 0, period: RATE_PERIOD };
         bytes_max.map_or_else(|| folder.usual_limit(), Ok)
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.path
     }
 
     /// What the logs may take together.
@@ -295,9 +312,9 @@ impl Folder {
         header.is_pinned.then_some(header.owner)
     }
 
-    /// Bytes that pinned logs take, but for those of one owner.
-    pub fn pinned_bytes(&self, but: Option<&Owner>) -> io::Result<u64> {
-        let is_counted = |log: &Listed| self.pinned_for(log.number).is_some_and(|owner| Some(&owner) != but);
+    /// Bytes that pinned logs take, but for those of some owners.
+    pub fn pinned_bytes(&self, but: &[Owner]) -> io::Result<u64> {
+        let is_counted = |log: &Listed| self.pinned_for(log.number).is_some_and(|owner| !but.contains(&owner));
         let logs: Vec<_> = self.list()?.into_iter().filter(is_counted).collect();
         Ok(total(&logs))
     }
@@ -358,6 +375,12 @@ impl Locked {
 /// much free space beside them. A cache that is full has a tenth of what is free then.
 pub(crate) fn usual_limit(held: u64, free: u64) -> u64 {
     (free.saturating_add(held) / (USUAL_SHARE + 1)).min(USUAL_BYTES)
+}
+
+/// Bytes of a log at most in a cache with this limit.
+pub(crate) fn log_bytes_max(bytes_max: u64) -> u64 {
+    let usual = (bytes_max / LOGS_PER_CACHE).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX);
+    usual.max(bytes_max / LOGS_PER_LARGE_CACHE)
 }
 
 fn total(logs: &[Listed]) -> u64 {

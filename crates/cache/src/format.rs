@@ -6,6 +6,8 @@ const MAGIC: [u8; 8] = *b"RNLCACH1";
 const MAGIC_PINNED: [u8; 8] = *b"RNLPINN1";
 /// Starts a record.
 const RECORD_MAGIC: [u8; 4] = *b"RcRd";
+/// Starts a slot of a pinned name.
+const NAME_MAGIC: [u8; 8] = *b"RNLNAME1";
 /// Starts the trailer, which ends a log that nobody is writing.
 const TRAILER_MAGIC: [u8; 8] = *b"RNLINDEX";
 
@@ -22,6 +24,19 @@ pub(crate) const ENTRY_BYTES: usize = 8 + HEAD_BYTES;
 pub const LABEL_BYTES_MAX: usize = 512;
 /// Largest payload of a record: metadata of a large image, in parts of this.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// Size of a slot of a pinned name: no write of one touches a sector or a page of another one.
+pub(crate) const SLOT_BYTES: usize = 4096;
+/// Longest address of a pinned name; those of servers and images are bounded by less.
+pub const TARGET_BYTES_MAX: usize = 512;
+/// Versions that a name is remembered not to stand for.
+pub const BAD_MAX: usize = 16;
+/// An image and a number of bytes.
+const VERSION_BYTES: usize = HASH_BYTES + 8;
+/// Where the versions of a name are in a slot, then those that are bad, then its address.
+const VERSIONS_OFFSET: usize = 24;
+const BAD_OFFSET: usize = VERSIONS_OFFSET + 3 * VERSION_BYTES;
+const TARGET_OFFSET: usize = BAD_OFFSET + BAD_MAX * HASH_BYTES;
 
 const HASH_BYTES: usize = 32;
 /// Of the hash that a header, a head (with its label) and a trailer have over themselves.
@@ -50,13 +65,10 @@ pub enum Kind {
     Pages,
     /// What was learned of an image.
     Actions,
-    /// Which image is pinned, and whether all of it is there.
-    Pin,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions, Kind::Pin];
+    const ALL: [Kind; 6] = [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions];
 
     fn number(self) -> u16 {
         match self {
@@ -66,7 +78,6 @@ impl Kind {
             Kind::Block => 4,
             Kind::Pages => 5,
             Kind::Actions => 6,
-            Kind::Pin => 7,
         }
     }
 
@@ -104,6 +115,81 @@ pub(crate) struct Trailer {
     pub index_bytes: u32,
     pub count: u32,
     pub hash: [u8; HASH_BYTES],
+}
+
+/// A version of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The image.
+    pub owner: Owner,
+    /// Payloads of its pinned records; of one that is not complete, of its blocks and metadata.
+    pub bytes: u64,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PinnedName {
+    /// Its address, for people.
+    pub target: String,
+    /// The version that programs start from.
+    pub current: Option<Version>,
+    /// The one before, which is complete, too.
+    pub previous: Option<Version>,
+    /// The one that is being fetched.
+    pub next: Option<Version>,
+    /// Versions that it is not to stand for, the newest last.
+    pub bad: Vec<Owner>,
+    /// The present version was to be checked, and that did not end.
+    pub is_unchecked: bool,
+}
+
+/// The bytes of a slot. The address and the bad versions must not be longer than they may be.
+pub(crate) fn slot(generation: u64, name: &PinnedName) -> [u8; SLOT_BYTES] {
+    let mut out = [0; SLOT_BYTES];
+    out[..8].copy_from_slice(&NAME_MAGIC);
+    out[8..16].copy_from_slice(&generation.to_le_bytes());
+    out[16] = u8::from(name.is_unchecked);
+    out[18..20].copy_from_slice(&(name.bad.len() as u16).to_le_bytes());
+    out[20..22].copy_from_slice(&(name.target.len() as u16).to_le_bytes());
+    let versions = [&name.current, &name.previous, &name.next];
+    for (out, version) in out[VERSIONS_OFFSET..].chunks_exact_mut(VERSION_BYTES).zip(versions) {
+        if let Some(version) = version {
+            out[..HASH_BYTES].copy_from_slice(&version.owner.0);
+            out[HASH_BYTES..].copy_from_slice(&version.bytes.to_le_bytes());
+        }
+    }
+    for (out, bad) in out[BAD_OFFSET..].chunks_exact_mut(HASH_BYTES).zip(&name.bad) {
+        out.copy_from_slice(&bad.0);
+    }
+    out[TARGET_OFFSET..TARGET_OFFSET + name.target.len()].copy_from_slice(name.target.as_bytes());
+    let check = check(&[&out[..SLOT_BYTES - CHECK_BYTES]]);
+    out[SLOT_BYTES - CHECK_BYTES..].copy_from_slice(&check);
+    out
+}
+
+/// The generation of a slot and what is in it, if it is whole.
+pub(crate) fn parse_slot(bytes: &[u8; SLOT_BYTES]) -> Option<(u64, PinnedName)> {
+    let half = |at: usize| usize::from(u16::from_le_bytes(array(&bytes[at..at + 2])));
+    let generation = u64::from_le_bytes(array(&bytes[8..16]));
+    let (bad_count, target_bytes) = (half(18), half(20));
+    if bad_count > BAD_MAX || target_bytes > TARGET_BYTES_MAX {
+        return None;
+    }
+    let version = |index: usize| {
+        let (owner, bytes) = bytes[VERSIONS_OFFSET + index * VERSION_BYTES..].split_at(HASH_BYTES);
+        let owner = Owner(array(owner));
+        (owner.0 != [0; HASH_BYTES]).then(|| Version { owner, bytes: u64::from_le_bytes(array(&bytes[..8])) })
+    };
+    let bad = bytes[BAD_OFFSET..].chunks_exact(HASH_BYTES).take(bad_count);
+    let found = PinnedName {
+        target: std::str::from_utf8(&bytes[TARGET_OFFSET..TARGET_OFFSET + target_bytes]).ok()?.into(),
+        current: version(0),
+        previous: version(1),
+        next: version(2),
+        bad: bad.map(|owner| Owner(array(owner))).collect(),
+        is_unchecked: bytes[16] == 1,
+    };
+    (slot(generation, &found) == *bytes).then_some((generation, found))
 }
 
 /// The bytes of a header.

@@ -16,7 +16,8 @@
 //!   cost many round trips again, counts as used later than it was.
 //!
 //! - *Kept, if somebody says so.* Logs of an image that is pinned stay, within the limit, and have
-//!   only what was put to be pinned.
+//!   only what was put to be pinned. A name that is pinned has a file that says which of its
+//!   versions programs start from; it is changed at once, and stays after a power cut.
 //!
 //! Everything here blocks on the disk. Callers keep it off the way of a demand.
 
@@ -24,11 +25,15 @@ mod disk;
 mod folder;
 mod format;
 mod log;
+mod names;
 mod pins;
 mod store;
 
-pub use format::{Key, Kind, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX};
-pub use pins::{Pin, PinRoom, Spent};
+pub use format::{
+    BAD_MAX, Key, Kind, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX, PinnedName, TARGET_BYTES_MAX, Version,
+};
+pub use names::NameClaim;
+pub use pins::{PinRoom, Spent};
 pub use store::{Cache, Found, Status};
 
 #[cfg(test)]

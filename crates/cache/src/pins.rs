@@ -1,15 +1,17 @@
 //! What is pinned: logs that stay whatever needs their room, and the bytes that fetching them cost
 //! in a month.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError};
 
-use crate::folder::{busy, try_lock, unlock};
-use crate::format::{HEADER_BYTES, Header, Key, Kind, LABEL_BYTES_MAX, Owner, TRAILER_BYTES};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::folder::{busy, log_bytes_max, try_lock, unlock};
+use crate::format::{HEADER_BYTES, Header, Key, Kind, Owner, TRAILER_BYTES};
 use crate::log;
-use crate::store::{Cache, STEPS_PER_LOG, log_bytes_max};
+use crate::store::{Cache, STEPS_PER_LOG};
 
 /// Where the file of the lock has the month and the bytes that pins cost in it.
 const SPENT_OFFSET: u64 = 24;
@@ -21,25 +23,12 @@ const MONTH_FIRST: u32 = 50 * 12;
 /// A month that was counted so far ahead of now was of a clock that ran wrong.
 const MONTHS_AHEAD_MAX: u32 = 12;
 
-/// Longest label of what is pinned, but for names and marks.
+/// Longest label of what is pinned.
 const PIN_LABEL_BYTES: usize = 8;
 
 /// What is needed grows with the size of logs, a hundredth of what that grows with: after so many
 /// steps it is found.
 const ROUNDS: u32 = 4;
-
-/// An image that is pinned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pin {
-    /// The image.
-    pub owner: Owner,
-    /// Label and payload of its record of the kind [`Kind::Pin`], whose key is the owner.
-    pub label: Box<[u8]>,
-    /// See above.
-    pub payload: Vec<u8>,
-    /// Payloads that are pinned, in bytes.
-    pub pinned_bytes: u64,
-}
 
 /// Room for what is to be pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,18 +69,39 @@ impl Cache {
         entries.filter(|entry| entry.head.kind == kind).map(|entry| entry.head.key).collect()
     }
 
-    /// The images that are pinned; without a label where that is lost.
-    pub fn pins(&self) -> Vec<Pin> {
-        let mut found: BTreeMap<Owner, u64> = BTreeMap::new();
+    /// The images that are pinned, with the bytes of their payloads.
+    pub fn pins(&self) -> BTreeMap<Owner, u64> {
+        let mut found: BTreeMap<Owner, HashMap<(Kind, Key), u64>> = BTreeMap::new();
         for log in self.known().logs.values().filter(|log| log.header.is_pinned) {
-            let bytes = log.entries.iter().map(|entry| u64::from(entry.head.payload_bytes));
-            *found.entry(log.header.owner).or_default() += bytes.sum::<u64>();
+            let payloads = found.entry(log.header.owner).or_default();
+            // One that was damaged is there twice.
+            payloads.extend(log.entries.iter().map(|entry| {
+                let head = &entry.head;
+                ((head.kind, head.key), u64::from(head.payload_bytes))
+            }));
         }
-        let pins = found.into_iter().map(|(owner, pinned_bytes)| {
-            let (label, payload) = self.read_all(Kind::Pin, &Key(owner.0)).unwrap_or_default();
-            Pin { owner, label, payload, pinned_bytes }
-        });
-        pins.collect()
+        found.into_iter().map(|(owner, payloads)| (owner, payloads.values().sum())).collect()
+    }
+
+    /// Keeps an image pinned as long as this cache is open, whatever becomes of its names. False if
+    /// it is not pinned.
+    pub fn use_pinned(&self, owner: &Owner) -> bool {
+        let header = Header { owner: *owner, is_pinned: true };
+        let known = self.known();
+        let mut is_used = false;
+        for file in known.logs.values().filter(|log| log.header == header).map(|log| &log.file) {
+            // One that is written at the moment is kept by its writer, and the others keep it.
+            if flock(file, FlockOperation::NonBlockingLockShared).is_err() {
+                continue;
+            }
+            // It may have been unpinned since it was read.
+            if log::header(file) == Some(header) {
+                is_used = true;
+            } else {
+                unlock(file);
+            }
+        }
+        is_used
     }
 
     /// Bytes that pinned logs take.
@@ -99,17 +109,18 @@ impl Cache {
     /// # Errors
     /// What the disk says.
     pub fn pinned_bytes(&self) -> io::Result<u64> {
-        self.folder.pinned_bytes(None)
+        self.folder.pinned_bytes(&[])
     }
 
     /// What pinning records with payloads of these sizes takes, which are all that an owner has,
-    /// and what there is beside others that are pinned. If that is too little, it would fit into a
-    /// cache that may take `needed` bytes more than those.
+    /// and what there is beside others that are pinned, but for those of `leaving`. If that is too
+    /// little, it would fit into a cache that may take `needed` bytes more than those.
     ///
     /// # Errors
     /// What the disk says.
-    pub fn pin_room(&self, owner: &Owner, payloads: &[usize]) -> io::Result<PinRoom> {
-        let pinned = self.folder.pinned_bytes(Some(owner))?;
+    pub fn pin_room(&self, owner: &Owner, leaving: Option<Owner>, payloads: &[usize]) -> io::Result<PinRoom> {
+        let but: Vec<Owner> = leaving.into_iter().chain([*owner]).collect();
+        let pinned = self.folder.pinned_bytes(&but)?;
         let (free, max) = (self.bytes_max.saturating_sub(pinned), self.bytes_max);
         let mut needed = needed_by(payloads, self.log_bytes_max);
         if needed > free {
@@ -139,11 +150,18 @@ impl Cache {
     /// The logs of an owner stay no longer than others.
     ///
     /// # Errors
-    /// What the disk says; another process pins it just now, or keeps the lock of the folder.
+    /// What the disk says; another process pins it just now, runs a program from it, or keeps the
+    /// lock of the folder.
     pub fn unpin(&self, owner: &Owner) -> io::Result<()> {
         let header = Header { owner: *owner, is_pinned: true };
         self.close_pinned(&header)?;
         let Some(_lock) = self.folder.lock()? else { return Err(busy()) };
+        self.unpin_locked(&header)
+    }
+
+    /// The same under the lock of the folder, of logs that this process does not write.
+    pub(crate) fn unpin_locked(&self, header: &Header) -> io::Result<()> {
+        let header = *header;
         let mut known = self.known();
         let logs: Vec<_> = known.logs.values_mut().filter(|log| log.header == header).collect();
         let locked = logs.iter().take_while(|log| try_lock(&log.file)).count();
@@ -205,8 +223,8 @@ fn needed_by(payloads: &[usize], log_bytes_max: u64) -> u64 {
         log_bytes += bytes;
         needed += bytes;
     }
-    // Names and marks, and what is reserved in one step and not used.
-    needed + 4 * log::record_bytes(LABEL_BYTES_MAX, 64) + 2 * log_bytes_max / STEPS_PER_LOG
+    // What is reserved in one step and not used.
+    needed + 2 * log_bytes_max / STEPS_PER_LOG
 }
 
 /// The month that counts, and what was spent in it.
@@ -231,5 +249,6 @@ fn count(file: &std::fs::File, month: u32, all: u64) -> io::Result<()> {
 }
 
 fn busy_pin() -> io::Error {
-    io::Error::new(io::ErrorKind::ResourceBusy, "another process is pinning this image; try again when it has ended")
+    let why = "another process pins this image, or runs a program from it; try again when it has ended";
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
 }

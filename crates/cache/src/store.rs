@@ -8,16 +8,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::folder::{Folder, RATE_PERIOD, try_lock, unlock};
-use crate::format::{self, HEADER_BYTES, Head, Header, Key, Kind, Owner};
+use crate::folder::{Folder, RATE_PERIOD, log_bytes_max, try_lock, unlock};
+use crate::format::{self, HEADER_BYTES, Head, Header, Key, Kind, Owner, PinnedName};
 use crate::log::{self, End, Entry};
-
-/// A log goes as a whole when room is needed, so it is a small part of the cache.
-const LOGS_PER_CACHE: u64 = 16;
-const LOG_BYTES_MAX: u64 = 4 << 20;
-const LOG_BYTES_MIN: u64 = 64 << 10;
-/// As many logs at most make up a large cache.
-const LOGS_PER_LARGE_CACHE: u64 = 256;
+use crate::names;
 
 /// The time of use of a log is set again after this long.
 const USED_EVERY: Duration = Duration::from_secs(3600);
@@ -37,6 +31,7 @@ pub struct Cache {
     pub(crate) folder: Folder,
     pub(crate) bytes_max: u64,
     pub(crate) log_bytes_max: u64,
+    pub(crate) names_at_open: HashMap<Key, PinnedName>,
     known: Mutex<Known>,
     pub(crate) writer: Mutex<Writer>,
 }
@@ -122,6 +117,8 @@ impl Cache {
         let folder = Folder::open(folder, bytes_max, period)?;
         let bytes_max = folder.bytes_max();
         folder.shrink()?;
+        // Before the logs: what a name stands for has all of its logs then.
+        let names_at_open = names::all(folder.folder())?.into_iter().collect();
         let mut known = Known::default();
         for number in folder.numbers()? {
             // One that cannot be opened or read may be gone by now.
@@ -147,6 +144,7 @@ impl Cache {
             folder,
             bytes_max,
             log_bytes_max: log_bytes_max(bytes_max),
+            names_at_open,
             known: Mutex::new(known),
             writer: Mutex::new(Writer { last: last.unwrap_or(0), ..Writer::default() }),
         })
@@ -483,12 +481,6 @@ impl Known {
         }
         log.entries.push(entry);
     }
-}
-
-/// Bytes of a log at most in a cache with this limit.
-pub(crate) fn log_bytes_max(bytes_max: u64) -> u64 {
-    let usual = (bytes_max / LOGS_PER_CACHE).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX);
-    usual.max(bytes_max / LOGS_PER_LARGE_CACHE)
 }
 
 /// Nanoseconds since 1970.

@@ -10,6 +10,7 @@ use units::{Rng, SplitMix64};
 
 use super::*;
 
+mod names;
 mod pins;
 
 pub(crate) mod fault {

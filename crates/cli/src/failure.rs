@@ -8,7 +8,7 @@ use connection::ConnectionError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
-4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
+4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`); 8 a new version does not work, and the previous one is in force again (`pin --health`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]

@@ -20,7 +20,8 @@ impl Session {
     }
 
     /// As [`Session::open`], with a device cache for images that are not local: what is there is
-    /// not fetched again, and without a server the image starts that the name stood for last.
+    /// not fetched again, and without a server the image starts that the name stood for last. A
+    /// name that is pinned stands for its version there, and no server is asked.
     ///
     /// # Errors
     /// Those of [`Session::open`].

@@ -11,6 +11,7 @@
 //! before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,6 +36,7 @@ use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::handler::ImageHandler;
 use crate::hashes::HashFetch;
 use crate::link::FirstAnswers;
+use crate::pin::{InForce, in_force};
 use crate::session::Session;
 use crate::shared::ConnectionHandle;
 
@@ -99,6 +101,18 @@ pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) 
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
+    let pinned = cache.and_then(|cache| in_force(cache, remote));
+    let mut by_id = remote.clone();
+    if let Some((pinned, cache)) = pinned.as_ref().zip(cache) {
+        tell_newer(remote, pinned);
+        let known = CachedStart::of(cache, pinned.id, &config.limits);
+        if let Some(metadata) = known.and_then(|known| known.metadata(&config.limits)) {
+            return run(Start::alone(metadata), config, (clock, device), dialer, Some(cache));
+        }
+        // Its metadata was lost. No other version will do.
+        by_id.image = ImageName::Id(pinned.id);
+    }
+    let remote = &by_id;
     let mut known = cache.and_then(|cache| CachedStart::find(cache, &Name::of(remote), &config.limits));
     let mut wire = config.connection.wire(device);
     if known.is_none() {
@@ -123,8 +137,25 @@ fn is_no(error: &ConnectionError) -> bool {
 /// The image that the name stood for when the server was there.
 fn without_server(known: Option<CachedStart>, config: &Config, away: ConnectionError) -> Result<Start, ClientError> {
     let Some(metadata) = CachedStart::alone(known, &away, &config.limits) else { return Err(away.into()) };
-    metadata.expect_proofs(true);
-    Ok(Start { metadata, ready: None, hashes: None, answers: None })
+    Ok(Start::alone(metadata))
+}
+
+/// One line for whoever waits for a new version.
+fn tell_newer(remote: &Remote, pinned: &InForce) {
+    let Some(newer) = pinned.newer else { return };
+    let text = format!(
+        "note: {}/{} is pinned at version {}; its server has {newer}, which is not all here\n",
+        remote.server, remote.image, pinned.id
+    );
+    let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+}
+
+impl Start {
+    /// Of an image that is in the cache. A connection follows for what is missing.
+    fn alone(metadata: Metadata) -> Start {
+        metadata.expect_proofs(true);
+        Start { metadata, ready: None, hashes: None, answers: None }
+    }
 }
 
 /// Opens the image on the server, and fetches what a mount needs unless the cache has it.

@@ -19,9 +19,8 @@ fn what_is_pinned_stays_whatever_comes() {
     let top = Top::new();
     let cache = open(top.path()).unwrap();
     assert_eq!(pin(&cache, 1, 0..10, 10 << 10), 10);
-    let pin_record =
-        |complete: &[u8]| cache.put_pinned(&owner(1), Kind::Pin, &Key(owner(1).0), b"name", complete).unwrap();
-    assert!(pin_record(b"no") && pin_record(b"yes"));
+    // One of them once more.
+    assert_eq!(pin(&cache, 1, 3..4, 10 << 10), 1);
     cache.close();
     for image in 2..30 {
         let other = open(top.path()).unwrap();
@@ -34,14 +33,9 @@ fn what_is_pinned_stays_whatever_comes() {
     open(top.path()).unwrap().clear().unwrap();
     let last = open(top.path()).unwrap();
     assert_eq!(pinned(&last), (0..10).collect::<Vec<_>>());
-    assert_eq!(last.verify(), (11, 0));
+    assert_eq!(last.verify(), (10, 0));
     assert_eq!(last.status().unwrap().bytes, last.pinned_bytes().unwrap());
-    let pins = last.pins();
-    assert_eq!(
-        (pins.len(), pins[0].owner, &*pins[0].label, &pins[0].payload[..]),
-        (1, owner(1), &b"name"[..], &b"yes"[..])
-    );
-    assert!(pins[0].pinned_bytes > 100 << 10);
+    assert_eq!(last.pins().into_iter().collect::<Vec<_>>(), [(owner(1), 100 << 10)]);
 }
 
 #[test]
@@ -79,7 +73,7 @@ fn what_fits_can_be_pinned_and_no_more() {
     }
     cache.close();
     let fits = |image, count: usize, bytes: usize| {
-        let room = cache.pin_room(&owner(image), &vec![bytes; count]).unwrap();
+        let room = cache.pin_room(&owner(image), None, &vec![bytes; count]).unwrap();
         assert_eq!(room.max, LIMIT);
         room.needed <= room.free
     };
@@ -105,16 +99,14 @@ fn what_fits_can_be_pinned_and_no_more() {
 }
 
 #[test]
-fn a_log_without_its_mark_is_pinned_all_the_same() {
+fn the_room_of_one_that_leaves_counts_as_free() {
     let top = Top::new();
     let cache = open(top.path()).unwrap();
-    assert_eq!(pin(&cache, 1, 0..1, 1000), 1);
-    cache.killed();
-    let cache = open(top.path()).unwrap();
-    let pins = cache.pins();
-    assert_eq!((pins.len(), pins[0].owner, pins[0].label.len()), (1, owner(1), 0));
-    cache.unpin(&owner(1)).unwrap();
-    assert!(cache.pins().is_empty());
+    assert_eq!(pin(&cache, 1, 0..10, 10 << 10) + pin(&cache, 2, 10..15, 10 << 10), 15);
+    cache.close();
+    let free = |leaving| cache.pin_room(&owner(3), leaving, &[1000]).unwrap().free;
+    assert!(free(None) < free(Some(owner(2))) && free(Some(owner(2))) < free(Some(owner(1))));
+    assert_eq!(free(Some(owner(9))), free(None));
 }
 
 #[test]

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::cache::Cache;
-use anyhow::Context;
 use clap::Subcommand;
-use client::pin::{PinnedImage, pinned_images};
+use client::pin::{Pinned, PinnedVersion, pinned};
 
 use crate::command::caching;
 use crate::command::pin::{self, PinArgs};
@@ -37,7 +36,7 @@ enum Action {
     Prune,
     /// As `runnel pin`
     Pin(Box<PinArgs>),
-    /// Keep an image no longer than others
+    /// Keep an image, and its previous version, no longer than others
     Unpin {
         /// What was pinned: runnel://host[:port]/name[:tag], or runnel://host/@ID
         target: String,
@@ -51,10 +50,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         action => action.unwrap_or(Action::Status { json: false }),
     };
     let place = caching::place(args.cache.as_deref(), None)?;
-    let folder = place.folder()?;
-    let cache = open(folder, place.is_chosen)?;
+    let cache = place.look()?;
     match action {
-        Action::Status { json } => show(folder, &cache, place.bytes, json)?,
+        Action::Status { json } => show(place.folder()?, &cache, place.bytes, json)?,
         Action::Verify => {
             let (good, damaged) = cache.verify();
             progress::line(format_args!("{}, {damaged} damaged", counted(good as u64, "record")))?;
@@ -62,6 +60,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Action::Prune => {
             let before = cache.status()?.bytes;
+            // Also of programs that have ended since.
+            cache.unpin_unnamed()?;
             cache.clear()?;
             progress::line(format_args!("{} removed", human(before.saturating_sub(cache.status()?.bytes))))?;
         }
@@ -71,25 +71,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the cache, as large as it is. A folder that was chosen and is not there is not made.
-fn open(folder: &Path, is_chosen: bool) -> anyhow::Result<Cache> {
-    let named = || folder.display().to_string();
-    if is_chosen {
-        std::fs::read_dir(folder).with_context(named)?;
-    }
-    Cache::open(folder, Some(u64::MAX)).with_context(named)
-}
-
 fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow::Result<()> {
-    let (status, pins) = (cache.status()?, pinned_images(cache));
+    let status = cache.status()?;
+    let (names, others) = pinned(cache)?;
     let limit = Cache::limit(folder, chosen);
     if json {
-        let pin = |pin: &PinnedImage| {
-            serde_json::json!({
-                "target": pin.target, "id": pin.id.to_string(), "bytes": pin.bytes,
-                "pinned_bytes": pin.pinned_bytes, "complete": pin.is_complete,
-            })
-        };
         let fields = serde_json::json!({
             "folder": folder.display().to_string(),
             "bytes": status.bytes,
@@ -99,7 +85,8 @@ fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow
             "records": status.records,
             "logs": status.logs,
             "written_bytes": status.written_bytes,
-            "pins": pins.iter().map(pin).collect::<Vec<_>>(),
+            "pins": names.iter().map(json_of).collect::<Vec<_>>(),
+            "unpinned_in_use": others.iter().map(json_of_version).collect::<Vec<_>>(),
         });
         return progress::line(format_args!("{fields}"));
     }
@@ -115,12 +102,60 @@ fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow
         counted(status.records as u64, "record")
     ))?;
     progress::line(format_args!("written   {} since it was made", human(status.written_bytes)))?;
-    for pin in pins {
-        let name = if pin.target.is_empty() { format!("image {}", pin.id) } else { pin.target };
-        match pin.is_complete {
-            true => outln!("pinned    {name}: {}", human(pin.pinned_bytes)),
-            false => outln!("pinned    {name}: {} so far, of {}", human(pin.pinned_bytes), human(pin.bytes)),
+    for name in &names {
+        outln!("pinned    {}: {}", printable(&name.target), state(name));
+        for (version, what) in [(name.current, "version "), (name.previous, "previous"), (name.next, "next    ")] {
+            if let Some(version) = version {
+                outln!("  {what}  {}, {}", version.id, size(&version));
+            }
         }
+        name.bad.iter().try_for_each(|bad| progress::line(format_args!("  left      {bad}")))?;
+    }
+    for version in others {
+        outln!("in use    version {}, {}: of no name any more", version.id, human(version.pinned_bytes));
     }
     Ok(())
+}
+
+/// What is to be known of a name first.
+fn state(name: &Pinned) -> &'static str {
+    match (name.current, name.next) {
+        (None, _) => "not complete yet",
+        (Some(version), _) if !version.is_complete() => "part of it was lost; `runnel pin` fetches that again",
+        (_, Some(_)) => "complete; a newer version is not complete yet",
+        _ if name.is_unchecked => "complete, and not checked yet",
+        _ => "complete",
+    }
+}
+
+fn size(version: &PinnedVersion) -> String {
+    match version.is_complete() {
+        true => human(version.pinned_bytes),
+        false => format!("{} so far, of {}", human(version.pinned_bytes), human(version.bytes)),
+    }
+}
+
+fn printable(text: &str) -> String {
+    units::printable_line(text.as_bytes()).into()
+}
+
+fn json_of(name: &Pinned) -> serde_json::Value {
+    let version = |version: &Option<PinnedVersion>| version.as_ref().map(json_of_version);
+    // Those of the version in force are beside its name, and of a name that has none those of the
+    // first one.
+    let shown = name.current.or(name.next);
+    serde_json::json!({
+        "target": name.target, "id": name.current.map(|version| version.id.to_string()),
+        "bytes": shown.map(|version| version.bytes), "pinned_bytes": shown.map(|version| version.pinned_bytes),
+        "complete": name.current.is_some_and(|version| version.is_complete()), "checked": !name.is_unchecked,
+        "previous": version(&name.previous), "next": version(&name.next),
+        "bad": name.bad.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn json_of_version(version: &PinnedVersion) -> serde_json::Value {
+    serde_json::json!({
+        "id": version.id.to_string(), "bytes": version.bytes, "pinned_bytes": version.pinned_bytes,
+        "complete": version.is_complete(),
+    })
 }

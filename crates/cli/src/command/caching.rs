@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context;
 use cache::Cache;
 use connection::Target;
 
@@ -115,6 +116,20 @@ impl CachePlace {
         };
         let none = || failure::usage(format!("there is no device cache: {why}\nhint: name a folder: --cache DIR"));
         self.folder.as_deref().ok_or_else(none)
+    }
+
+    /// Opens the cache as large as it is, to look at it. A folder that was chosen and is not there
+    /// is not made.
+    ///
+    /// # Errors
+    /// There is none, or what the disk says.
+    pub fn look(&self) -> anyhow::Result<Cache> {
+        let folder = self.folder()?;
+        let named = || folder.display().to_string();
+        if self.is_chosen {
+            std::fs::read_dir(folder).with_context(named)?;
+        }
+        Cache::open(folder, Some(u64::MAX)).with_context(named)
     }
 
     /// Opens the cache. One that cannot be used is left out, since programs run without it; whoever

@@ -66,8 +66,13 @@ pub const JOBS: &[Job] = &[
             ),
             (
                 "pin",
-                &["runnel pin runnel://server/python", "runnel pin --rate 64k --budget 500m runnel://server/app:2.1"],
+                &[
+                    "runnel pin runnel://server/python",
+                    "runnel pin --rate 64k --budget 500m runnel://server/app:2.1",
+                    "runnel pin --health '/usr/local/bin/app-works' runnel://server/app",
+                ],
             ),
+            ("rollback", &["runnel rollback runnel://server/app"]),
             (
                 "cache",
                 &["runnel cache", "runnel cache prune --cache /srv/cache", "runnel cache unpin runnel://server/python"],

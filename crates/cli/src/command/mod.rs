@@ -32,6 +32,7 @@ pub mod record;
 pub mod redirect;
 #[cfg(feature = "full")]
 pub mod report;
+pub mod rollback;
 pub mod run;
 pub mod sandboxed;
 pub mod seccomp;

@@ -1,22 +1,29 @@
 //! `runnel pin`, and `runnel cache pin` and `unpin`.
 
+mod health;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use ::cache::Cache;
 use ::mount::Stop;
 use anyhow::Context;
 use client::Config;
-use client::pin::{News, Pin, PinError, PinStop, Progress};
+use client::pin::{Change, Claim, Done, News, Pin, PinError, PinStop, Progress, Verdict};
 use connection::{Remote, Target};
 use units::ImageId;
 
 use crate::command::caching::{self, CachePlace};
+use crate::command::pin::health::{Checker, Health};
 use crate::command::trust::TrustArgs;
 use crate::command::volume::size;
 use crate::{failure, progress};
+
+/// The exit code of a new version that does not work.
+const UNHEALTHY: u8 = 8;
 
 /// Keep all of an image on this device, so that it runs without its server
 #[derive(clap::Args)]
@@ -33,8 +40,9 @@ pub struct Args {
 #[derive(clap::Args, Clone)]
 #[command(
     after_help = "Goes on where an earlier one ended. Nobody waits for it, so it runs at idle priority, and the server is told the \
-same. In the background: `systemd-run --user runnel pin …`, or `nohup runnel pin … &`. An image that was pinned under the \
-same name is unpinned when all of the new one is there."
+same. In the background: `systemd-run --user runnel pin …`, or `nohup runnel pin … &`. Run again, it updates: a new version is \
+fetched beside the one that programs start from, and takes its place at once when all of it is there. Programs that run keep \
+theirs, and `runnel rollback` returns."
 )]
 pub struct PinArgs {
     /// runnel://host[:port]/name[:tag], or runnels:// for TLS
@@ -52,6 +60,19 @@ pub struct PinArgs {
     #[arg(long, value_name = "BYTES", value_parser = size)]
     budget: Option<u64>,
 
+    /// Once a new version is in force, run this with `sh -c` (RUNNEL_NAME and RUNNEL_IMAGE say what
+    /// is checked); if it fails, return to the previous version, and end with exit code 8
+    #[arg(long, value_name = "COMMAND")]
+    health: Option<String>,
+
+    /// The health command fails if it takes longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "health")]
+    health_timeout: u64,
+
+    /// Switch to the server's version also if it was rolled back from
+    #[arg(long)]
+    force: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -68,7 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Pins an image; interrupted, it ends with what came.
 ///
 /// # Errors
-/// The server, the cache, or the budget.
+/// The server, the cache, the budget, or a new version that does not work.
 pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     let (target, remote) = image(&args.target)?;
     if args.rate == Some(0) {
@@ -76,43 +97,128 @@ pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
     let place = caching::place(folder, args.cache_size)?;
     let cache = opened(&place)?;
+    let claim = Claim::new(&cache, &remote, &target)?;
     let (stop, signal) = stopped_by_signals()?;
+    let checker = args.health.as_ref().map(|health| {
+        let limit = Duration::from_secs(args.health_timeout);
+        let signal = Arc::clone(&signal);
+        Checker::start(health, &target, limit, move || signal.load(Ordering::Acquire) != 0)
+    });
     // Programs come first.
     host::priority::idle();
+    let check = |id: Option<ImageId>| match (&checker, id) {
+        (Some(checker), Some(id)) => check(&claim, checker, &target, id, &signal),
+        _ => Ok(()),
+    };
+    // One that the power went off in.
+    check(claim.unchecked()?)?;
     let mut config = Config::default();
     config.connection.trust = args.trust.trust();
-    let (rate, budget) = (args.rate, args.budget);
-    let wanted = Pin { remote: &remote, target: &target, config: &config, rate, budget, stop: &stop };
-    let (last, outcome) = with_bar(&wanted, &cache);
-    let id = outcome.as_ref().ok().map(ToString::to_string);
+    let wanted = Pin {
+        remote: &remote,
+        config: &config,
+        rate: args.rate,
+        budget: args.budget,
+        is_forced: args.force,
+        is_checked: checker.is_some(),
+        stop: &stop,
+    };
+    let (last, outcome) = with_bar(&wanted, &claim);
+    let checked = match &outcome {
+        Ok(Done { id, change: Change::Switched(_), .. }) => check(Some(*id)),
+        _ => Ok(()),
+    };
     if args.json {
-        let json = serde_json::json!({
-            "target": target, "id": id, "complete": id.is_some(),
-            "blocks": last.blocks, "blocks_present": last.blocks_present, "bytes": last.bytes,
-            "pinned_bytes": last.pinned_bytes, "transferred_bytes": last.transferred_bytes,
-        });
-        outln!("{json}");
+        outln!("{}", json_of(&target, &cache, &last, &outcome)?);
     }
-    let id = outcome.map_err(|error| match error {
+    let done = outcome.map_err(|error| match error {
         PinError::Stopped => {
             let (pinned, bytes) = (progress::human(last.pinned_bytes), progress::human(last.bytes));
-            // As shells say it of a program that the signal ended.
-            let code = 128 + signal.load(Ordering::Acquire).clamp(0, 127) as u8;
-            failure::with_code(code, format!("{pinned} of {bytes} are pinned; {error}"))
+            failure::with_code(code_of(&signal), format!("{pinned} of {bytes} are pinned; {error}"))
         }
         error => error.into(),
     })?;
+    checked?;
     tell_others(&cache, &place)?;
     if !args.json {
-        outln!("{target} is pinned: image {id}, {}", progress::human(last.bytes));
-        outln!(
-            "{} of {} blocks were there already, {} transferred",
-            last.blocks_present,
-            last.blocks,
-            progress::human(last.transferred_bytes)
-        );
+        tell_done(&target, &done)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// As shells say it of a program that the signal ended.
+fn code_of(signal: &AtomicI32) -> u8 {
+    128 + signal.load(Ordering::Acquire).clamp(0, 127) as u8
+}
+
+/// Asks the health command about the version in force; the previous one is in force again if it
+/// fails.
+fn check(claim: &Claim<'_>, checker: &Checker, target: &str, id: ImageId, signal: &AtomicI32) -> anyhow::Result<()> {
+    let why = match checker.check(id).context("the health command cannot be started")? {
+        Health::Good => {
+            claim.checked(id, true)?;
+            return Ok(());
+        }
+        Health::Stopped => {
+            let text = format!("stopped before version {id} of {target} was checked; it is in force");
+            let hint = "hint: `runnel pin --health` checks it";
+            return Err(failure::with_code(code_of(signal), format!("{text}\n{hint}")));
+        }
+        Health::Bad(why) => why,
+    };
+    let after = match claim.checked(id, false)? {
+        Verdict::Returned(to) => format!("{target} is at version {to} again"),
+        Verdict::Other => format!("{target} was at another version already"),
+        Verdict::Good | Verdict::Stays => "there is no previous version to return to, so it stays".into(),
+    };
+    Err(failure::with_code(UNHEALTHY, format!("version {id} does not work: {why}; {after}")))
+}
+
+fn tell_done(target: &str, done: &Done) -> anyhow::Result<()> {
+    let Done { id, change, progress: all } = done;
+    match change {
+        Change::HeldBack => {
+            outln!("{target} stays as it is: its server has version {id}, which was rolled back from");
+            tell!("hint: --force switches to it all the same");
+            return Ok(());
+        }
+        Change::None => outln!("{target} is pinned: image {id}, {}", progress::human(all.bytes)),
+        Change::Switched(None) => outln!("{target} is pinned now: image {id}, {}", progress::human(all.bytes)),
+        Change::Switched(Some(from)) => {
+            outln!("{target} is at version {id} now, {}; before: {from}", progress::human(all.bytes));
+        }
+    }
+    outln!(
+        "{} of {} blocks were there already, {} transferred",
+        all.blocks_present,
+        all.blocks,
+        progress::human(all.transferred_bytes)
+    );
+    Ok(())
+}
+
+/// What became of it: how much came, and which version programs start from.
+fn json_of(
+    target: &str,
+    cache: &Cache,
+    last: &Progress,
+    outcome: &Result<Done, PinError>,
+) -> anyhow::Result<serde_json::Value> {
+    let (names, _) = client::pin::pinned(cache)?;
+    let name = names.into_iter().find(|name| name.target == target);
+    let current = name.and_then(|name| name.current).map(|version| version.id.to_string());
+    let done = outcome.as_ref().ok();
+    let (switched, held_back) = match done.map(|done| done.change) {
+        Some(Change::Switched(_)) => (true, false),
+        Some(Change::HeldBack) => (false, true),
+        _ => (false, false),
+    };
+    Ok(serde_json::json!({
+        "target": target, "id": done.map(|done| done.id.to_string()), "current": current,
+        "complete": done.is_some() && !held_back, "switched": switched, "held_back": held_back,
+        "blocks": last.blocks, "blocks_present": last.blocks_present, "bytes": last.bytes,
+        "pinned_bytes": last.pinned_bytes, "transferred_bytes": last.transferred_bytes,
+    }))
 }
 
 /// Stops when a signal comes, whose number is told; at once when a second one comes. Before the
@@ -137,10 +243,10 @@ fn stopped_by_signals() -> anyhow::Result<(Arc<PinStop>, Arc<AtomicI32>)> {
 }
 
 /// Pins an image, and shows how far it is.
-fn with_bar(wanted: &Pin<'_>, cache: &Arc<Cache>) -> (Progress, Result<ImageId, PinError>) {
+fn with_bar(wanted: &Pin<'_>, claim: &Claim<'_>) -> (Progress, Result<Done, PinError>) {
     let bar = progress::bytes(1, "pinning");
     let (mut last, mut interrupted) = (Progress::default(), false);
-    let outcome = client::pin::pin(wanted, cache, &mut |news| match news {
+    let outcome = client::pin::pin(wanted, claim, &mut |news| match news {
         News::Progress(state) => {
             interrupted &= state == last;
             last = state;
@@ -153,12 +259,12 @@ fn with_bar(wanted: &Pin<'_>, cache: &Arc<Cache>) -> (Progress, Result<ImageId, 
                 bar.suspend(|| tell!("note: {error}; trying again"));
             }
         }
+        News::GivenUp(version) => {
+            bar.suspend(|| tell!("note: the previous version {version} goes: the new one needs its room"));
+        }
     });
     bar.finish_and_clear();
-    match outcome {
-        Ok((id, all)) => (all, Ok(id)),
-        Err(error) => (last, Err(error)),
-    }
+    (outcome.as_ref().map_or(last, |done| done.progress), outcome)
 }
 
 /// Other commands do not know what this one was told of the limit.
@@ -191,7 +297,7 @@ pub fn unpin(cache: &Cache, target: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// An image of a server, and how its address is written.
-fn image(text: &str) -> anyhow::Result<(String, Remote)> {
+pub fn image(text: &str) -> anyhow::Result<(String, Remote)> {
     match Target::parse(text)? {
         Target::Remote(remote) => Ok((format!("{}/{}", remote.server, remote.image), remote)),
         _ => Err(failure::usage(format!("{text}: only images of a server can be pinned: runnel://host/name[:tag]"))),

@@ -28,5 +28,6 @@ mod service;
 mod support;
 mod syscalls;
 mod upgrade;
+mod versions;
 mod volume;
 mod volume_loss;

@@ -25,7 +25,7 @@ use units::{BlockId, PageId};
 use crate::command::Wanted;
 use crate::page_parts::PageParts;
 
-pub(crate) use start::{CachedStart, Name, keep, load_proofs, metadata_parts, part_key};
+pub(crate) use start::{CachedStart, Name, keep, keep_name, load_proofs, metadata_parts, part_key};
 pub(crate) use worker::Worker;
 
 /// Pages in one record: as many as one push has.

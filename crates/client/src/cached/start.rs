@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use cache::{Cache, Key, Kind, Owner, PAYLOAD_BYTES_MAX};
-use connection::{HttpFile, ImageName, Remote};
+use connection::{HttpFile, ImageName, Remote, Server};
 use image::{Limits, Metadata, Superblock};
 use profile::ActionSet;
 use units::ImageId;
@@ -41,11 +41,13 @@ impl Name {
         let text = format!("{}/{}", remote.server, remote.image);
         match &remote.image {
             ImageName::Id(id) => Name { key: None, id: Some(*id), text },
-            name => {
-                let key = hashed(&[b"name", remote.server.to_string().as_bytes(), b"\0", name.to_string().as_bytes()]);
-                Name { key: Some(key), id: None, text }
-            }
+            name => Name { key: Some(Name::key_of(&remote.server, name)), id: None, text },
         }
+    }
+
+    /// The key of an image of a server.
+    pub fn key_of(server: &Server, image: &ImageName) -> Key {
+        hashed(&[b"name", server.to_string().as_bytes(), b"\0", image.to_string().as_bytes()])
     }
 
     /// A file of a web server.
@@ -53,18 +55,17 @@ impl Name {
         let text = file.to_string();
         Name { key: Some(hashed(&[b"file", text.as_bytes()])), id: None, text }
     }
-
-    /// Its key, unless it is an id.
-    pub fn key(&self) -> Option<Key> {
-        self.key
-    }
 }
 
 impl CachedStart {
     /// The image that a name stood for when a server was asked last.
     pub fn find(cache: &Cache, name: &Name, limits: &Limits) -> Option<CachedStart> {
         let read = |key| Some(ImageId(cache.read(Kind::Name, &key)?.try_into().ok()?));
-        let id = name.id.or_else(|| read(name.key?))?;
+        CachedStart::of(cache, name.id.or_else(|| read(name.key?))?, limits)
+    }
+
+    /// The start of an image.
+    pub fn of(cache: &Cache, id: ImageId, limits: &Limits) -> Option<CachedStart> {
         let mut bytes = Vec::new();
         // Of a pinned image there may be more than others may keep.
         while bytes.len() as u64 <= limits.metadata_bytes_max.saturating_add(SUPERBLOCK_BYTES) {
@@ -115,8 +116,13 @@ fn try_keep(cache: &Cache, name: &Name, id: ImageId, bytes: &[u8], is_kept: bool
             cache.put(&owner, Kind::Metadata, &part_key(&id, part.start), &[], &bytes[part])?;
         }
     }
-    if let Some(key) = name.key.filter(|key| cache.read(Kind::Name, key).as_deref() != Some(&id.0[..])) {
-        cache.put(&NAMES, Kind::Name, &key, &[], &id.0)?;
+    name.key.map_or(Ok(()), |key| keep_name(cache, &key, &id))
+}
+
+/// Keeps what a name stands for.
+pub(crate) fn keep_name(cache: &Cache, key: &Key, id: &ImageId) -> std::io::Result<()> {
+    if cache.read(Kind::Name, key).as_deref() != Some(&id.0[..]) {
+        cache.put(&NAMES, Kind::Name, key, &[], &id.0)?;
     }
     Ok(())
 }

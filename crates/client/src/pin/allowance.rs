@@ -1,6 +1,5 @@
 //! How much a pin may request, and when: a rate, and a budget for the month.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cache::Cache;
@@ -13,7 +12,7 @@ const PART_BYTES: u64 = 1 << 20;
 
 /// What may be requested.
 pub(super) struct Allowance<'a> {
-    cache: &'a Arc<Cache>,
+    cache: &'a Cache,
     rate: Option<u64>,
     /// When the next bytes may be requested.
     ready: Moment,
@@ -24,7 +23,7 @@ pub(super) struct Allowance<'a> {
 }
 
 impl<'a> Allowance<'a> {
-    pub fn new(cache: &'a Arc<Cache>, rate: Option<u64>, budget: Option<u64>) -> Allowance<'a> {
+    pub fn new(cache: &'a Cache, rate: Option<u64>, budget: Option<u64>) -> Allowance<'a> {
         Allowance { cache, rate, ready: Moment(0), budget, month: month_now(), taken: 0 }
     }
 

@@ -10,9 +10,9 @@ use units::{BlockId, ImageId, Moment, RequestId, Token};
 use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientConfig, ClientEvent, ImageHandle, Reply, Request};
 
-use super::pinned::{Pinned, label_of};
-use super::{News, Overall, PinError, Progress};
-use crate::cached::{CachedStart, Name, metadata_parts};
+use super::pinned::PinnedImage;
+use super::{Change, News, Overall, PinError, Progress};
+use crate::cached::{CachedStart, metadata_parts};
 use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::remote::{Begun, Fetcher, Opened, PIECE_BYTES, check_promise, open_image};
@@ -41,7 +41,7 @@ struct Missing {
 }
 
 impl<'a, 'b> Attempt<'a, 'b> {
-    pub fn run(overall: &'a mut Overall<'b>, dialer: &Dialer) -> Result<ImageId, PinError> {
+    pub fn run(overall: &'a mut Overall<'b>, dialer: &Dialer) -> Result<(ImageId, Change), PinError> {
         if overall.pin.stop.is_wanted() {
             return Err(PinError::Stopped);
         }
@@ -59,30 +59,23 @@ impl<'a, 'b> Attempt<'a, 'b> {
         outcome
     }
 
-    fn fetch_all(&mut self) -> Result<ImageId, PinError> {
-        let (pin, cache, clock) = (self.overall.pin, self.overall.cache, self.overall.clock);
+    fn fetch_all(&mut self) -> Result<(ImageId, Change), PinError> {
+        let (pin, cache, clock, claim) = (self.overall.pin, self.overall.cache, self.overall.clock, self.overall.claim);
         let opened = open_image(&mut self.connection, pin.remote, pin.config, clock, &mut Begun::default())?;
         self.overall.greeted = true;
+        let owner = Owner(opened.id.0);
+        if !pin.is_forced && !claim.wants(owner)? {
+            claim.hold_back()?;
+            return Ok((opened.id, Change::HeldBack));
+        }
         let (metadata, bytes) = self.metadata(&opened)?;
-        let pinned = Pinned { cache, owner: Owner(opened.id.0), metadata: &metadata };
+        let pinned = PinnedImage { cache, owner, metadata: &metadata };
         let missing = self.missing(&pinned, &bytes)?;
-        pinned.mark(pin.target, &self.overall.progress, false)?;
         pinned.keep_metadata(&bytes)?;
         self.fetch_blocks(&pinned, opened.image, missing)?;
         // What is said to be complete is complete after a power cut, too.
-        cache.sync_pinned(&pinned.owner)?;
-        pinned.mark(pin.target, &self.overall.progress, true)?;
-        if let Some(key) = Name::of(pin.remote).key() {
-            pinned.put(Kind::Name, &key, &[], &opened.id.0)?;
-        }
-        cache.sync_pinned(&pinned.owner)?;
-        // An older version of the name has had its time.
-        for other in cache.pins() {
-            if *other.label == *label_of(pin.target) && other.owner != pinned.owner {
-                cache.unpin(&other.owner)?;
-            }
-        }
-        Ok(opened.id)
+        cache.sync_pinned(&owner)?;
+        Ok((opened.id, claim.switch(owner, pin.is_checked)?))
     }
 
     /// The metadata as far as a mount needs it, and the hashes of all blocks.
@@ -91,8 +84,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let limits = &pin.config.limits;
         let failed =
             |source| ClientError::Image { name: format!("{}/{}", pin.remote.server, pin.remote.image), source };
-        let kept =
-            CachedStart::find(self.overall.cache, &Name::of(pin.remote), limits).filter(|kept| kept.id == opened.id);
+        let kept = CachedStart::of(self.overall.cache, opened.id, limits);
         let none = || Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
         let mut fetched = kept.map_or_else(none, |kept| kept.fetched);
         self.fetch(opened, &mut fetched, SUPERBLOCK_BYTES)?;
@@ -131,18 +123,22 @@ impl<'a, 'b> Attempt<'a, 'b> {
 
     /// Finds what is missing; all of it must fit into the cache. What an earlier run left there is
     /// pinned without the server.
-    fn missing(&mut self, pinned: &Pinned<'_>, metadata: &[u8]) -> Result<Missing, PinError> {
-        let mut blocks = Vec::new();
+    fn missing(&mut self, pinned: &PinnedImage<'_>, metadata: &[u8]) -> Result<Missing, PinError> {
         let mut sizes: Vec<_> = metadata_parts(metadata.len()).map(|part| part.len()).collect();
         let transferred_bytes = self.overall.progress.transferred_bytes;
         let mut progress = Progress { transferred_bytes, ..Progress::default() };
-        let there = pinned.cache.pinned_keys(&pinned.owner, Kind::Block);
-        for block in pinned.blocks() {
-            let Some(entry) = pinned.metadata.block(block) else { continue };
-            let stored = u64::from(entry.stored_bytes);
+        for entry in pinned.blocks().filter_map(|block| pinned.metadata.block(block)) {
             sizes.push(entry.stored_bytes as usize);
             progress.blocks += 1;
-            progress.bytes += stored;
+            progress.bytes += u64::from(entry.stored_bytes);
+        }
+        self.make_room(pinned.owner, &sizes)?;
+        self.overall.claim.begin(pinned.owner, progress.bytes + metadata.len() as u64)?;
+        // What is pinned from here on stays so.
+        let mut blocks = Vec::new();
+        let there = pinned.cache.pinned_keys(&pinned.owner, Kind::Block);
+        for block in pinned.blocks() {
+            let stored = pinned.metadata.block(block).map_or(0, |entry| u64::from(entry.stored_bytes));
             if pinned.has(&there, block) {
                 progress.blocks_present += 1;
                 progress.pinned_bytes += stored;
@@ -153,11 +149,6 @@ impl<'a, 'b> Attempt<'a, 'b> {
         if self.overall.progress.blocks > 0 {
             // Of the first attempt.
             progress.blocks_present = self.overall.progress.blocks_present;
-        }
-        let room = pinned.cache.pin_room(&pinned.owner, &sizes)?;
-        if room.needed > room.free {
-            let (needed, max) = (room.needed, room.max);
-            return Err(PinError::TooLarge { needed, pinned: max.saturating_sub(room.free), max });
         }
         self.overall.progress = progress;
         let mut missing = Missing { blocks: VecDeque::new(), asked: VecDeque::new(), asked_bytes: 0 };
@@ -177,7 +168,35 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Ok(missing)
     }
 
-    fn fetch_blocks(&mut self, pinned: &Pinned<'_>, image: ImageHandle, mut missing: Missing) -> Result<(), PinError> {
+    /// All of it must fit beside what others have pinned; the previous version of the name goes if
+    /// that is enough.
+    fn make_room(&mut self, owner: Owner, sizes: &[usize]) -> Result<(), PinError> {
+        let (cache, claim) = (self.overall.cache, self.overall.claim);
+        let mut room = cache.pin_room(&owner, None, sizes)?;
+        if room.needed > room.free {
+            // Programs may have ended that ran from versions of before.
+            cache.unpin_unnamed()?;
+            room = cache.pin_room(&owner, None, sizes)?;
+        }
+        if room.needed <= room.free {
+            return Ok(());
+        }
+        if let Some(previous) = claim.previous(owner)? {
+            let without = cache.pin_room(&owner, Some(previous), sizes)?;
+            if without.needed <= without.free && claim.give_up_previous(previous)? {
+                (self.overall.tell)(News::GivenUp(ImageId(previous.0)));
+                return Ok(());
+            }
+        }
+        Err(PinError::TooLarge { needed: room.needed, pinned: room.max.saturating_sub(room.free), max: room.max })
+    }
+
+    fn fetch_blocks(
+        &mut self,
+        pinned: &PinnedImage<'_>,
+        image: ImageHandle,
+        mut missing: Missing,
+    ) -> Result<(), PinError> {
         let token = Token(random_number().map_err(ClientError::from)?);
         loop {
             self.ask(pinned, image, token, &mut missing)?;
@@ -212,7 +231,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
     /// Requests blocks, as many as may be under way.
     fn ask(
         &mut self,
-        pinned: &Pinned<'_>,
+        pinned: &PinnedImage<'_>,
         image: ImageHandle,
         token: Token,
         missing: &mut Missing,

@@ -44,6 +44,9 @@ pub enum PinError {
     /// The disk of the cache fails.
     #[error("the device cache: {0}")]
     Cache(#[from] io::Error),
+    /// Another process brings the name up to date.
+    #[error("another `runnel pin` brings {0} up to date\nhint: try again when it has ended")]
+    Running(String),
     /// Somebody wants it to end.
     #[error("stopped before all came\nhint: `runnel pin` goes on from there")]
     Stopped,

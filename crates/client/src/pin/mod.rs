@@ -8,13 +8,18 @@
 //!
 //! Every block is verified and written before the next one is requested, but for those under way
 //! together. A lost connection is made anew; a later `pin` goes on where this one ended.
+//!
+//! A new version of a name is fetched beside the one that programs start from, and takes its place
+//! when all of it is on stable storage ([`Claim`]). The one before stays until the next change, and
+//! as long as a program runs from it.
+
 mod allowance;
 mod attempt;
 mod error;
 mod pinned;
+mod versions;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,21 +35,26 @@ use crate::error::ClientError;
 use crate::upload::is_worth_another_try;
 
 pub use self::error::PinError;
-pub use self::pinned::{PinnedImage, pinned_images, unpin};
+pub use self::versions::{
+    Change, Claim, Pinned, PinnedVersion, RollbackError, RolledBack, Verdict, pinned, rollback, unpin,
+};
+pub(crate) use self::versions::{InForce, in_force};
 
 /// What is to be pinned, and how.
 #[derive(Debug)]
 pub struct Pin<'a> {
     /// The image.
     pub remote: &'a Remote,
-    /// As the user wrote it.
-    pub target: &'a str,
     /// How to talk to its server.
     pub config: &'a Config,
     /// Bytes a second from the server at most, on average.
     pub rate: Option<u64>,
     /// Bytes to and from servers in a month (UTC) at most, of all pins in this cache.
     pub budget: Option<u64>,
+    /// Switch to a version that was rolled back from, too.
+    pub is_forced: bool,
+    /// A new version is to be checked once it is in force ([`Claim::checked`]).
+    pub is_checked: bool,
     /// Whether somebody wants it to end.
     pub stop: &'a PinStop,
 }
@@ -64,6 +74,17 @@ pub struct Progress {
     pub transferred_bytes: u64,
 }
 
+/// A pin that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The version that the server has.
+    pub id: ImageId,
+    /// What became of the name.
+    pub change: Change,
+    /// How much there was to do.
+    pub progress: Progress,
+}
+
 /// What a pin tells while it goes on.
 #[derive(Clone, Copy, Debug)]
 pub enum News<'a> {
@@ -71,6 +92,8 @@ pub enum News<'a> {
     Progress(Progress),
     /// An attempt failed, and another one follows.
     Interrupted(&'a ClientError),
+    /// This version goes, since the new one needs its room.
+    GivenUp(ImageId),
 }
 
 /// Ends a pin from another thread.
@@ -83,7 +106,8 @@ pub struct PinStop {
 /// What is known beyond one connection.
 struct Overall<'a> {
     pin: &'a Pin<'a>,
-    cache: &'a Arc<Cache>,
+    cache: &'a Cache,
+    claim: &'a Claim<'a>,
     clock: Clock,
     allowance: Allowance<'a>,
     progress: Progress,
@@ -93,18 +117,19 @@ struct Overall<'a> {
     greeted: bool,
 }
 
-/// Pins all of an image. Returns its id.
+/// Pins all of an image, in the cache of the claim of its name.
 ///
 /// # Errors
 /// [`PinError`].
-pub fn pin(pin: &Pin<'_>, cache: &Arc<Cache>, tell: &mut dyn FnMut(News<'_>)) -> Result<(ImageId, Progress), PinError> {
+pub fn pin(pin: &Pin<'_>, claim: &Claim<'_>, tell: &mut dyn FnMut(News<'_>)) -> Result<Done, PinError> {
+    let cache = claim.cache;
     let dialer = Dialer::new(&pin.remote.server, &pin.config.connection.trust).map_err(ClientError::from)?;
     let clock = Clock::start();
     let mut back_off = BackOff::new(random_number().map_err(ClientError::from)? as u64);
     let allowance = Allowance::new(cache, pin.rate, pin.budget);
     let progress = Progress::default();
     let moved = clock.now();
-    let mut overall = Overall { pin, cache, clock, allowance, progress, tell, moved, greeted: false };
+    let mut overall = Overall { pin, cache, claim, clock, allowance, progress, tell, moved, greeted: false };
     let outcome = loop {
         let began = overall.moved;
         let error = match Attempt::run(&mut overall, &dialer) {
@@ -126,7 +151,8 @@ pub fn pin(pin: &Pin<'_>, cache: &Arc<Cache>, tell: &mut dyn FnMut(News<'_>)) ->
     overall.allowance.give_back();
     // What others can read at once.
     cache.close();
-    Ok((outcome?, overall.progress))
+    let (id, change) = outcome?;
+    Ok(Done { id, change, progress: overall.progress })
 }
 
 impl PinStop {
