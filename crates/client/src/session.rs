@@ -44,6 +44,7 @@ pub struct Session {
     local: Option<LocalReader>,
     /// Ends when the thread of the device cache does.
     cache: Mutex<Option<Receiver<()>>>,
+    cached: Option<Arc<ImageCache>>,
 }
 
 impl Session {
@@ -70,12 +71,13 @@ impl Session {
             (cached, receiver)
         });
         let cached = cache.as_ref().map(|(cached, _)| Arc::clone(cached));
-        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), local.is_none(), cached);
+        let mut schedule =
+            Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), local.is_none(), cached.clone());
         schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
         let shared = Shared::new(metadata, config, clock, device, schedule, handles, storer);
         let shared = Arc::new(shared);
-        let session = Arc::new(Session { shared: Arc::clone(&shared), local, cache: Mutex::default() });
+        let session = Arc::new(Session { shared: Arc::clone(&shared), local, cache: Mutex::default(), cached });
         let timer = Arc::clone(&shared);
         spawn("runnel-timer", move || timer.keep_time())?;
         spawn_storer(Arc::clone(&shared), jobs)?;
@@ -144,6 +146,11 @@ impl Session {
             local.blocks.add_to(&mut counters);
         }
         counters
+    }
+
+    /// Why nothing more is written to the device cache, if that is so.
+    pub fn cache_problem(&self) -> Option<String> {
+        self.cached.as_ref()?.problem().map(Into::into)
     }
 
     /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`].

@@ -79,6 +79,9 @@ pub struct MountStatus {
     /// How often its daemon died and was replaced.
     #[serde(default)]
     pub restarts: u32,
+    /// Why nothing more is kept in the device cache, if it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_problem: Option<String>,
     /// The status of a volume; `None` for an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<stream::Status>,

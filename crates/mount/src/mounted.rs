@@ -72,6 +72,8 @@ pub struct Options {
     pub helper: bool,
     /// The process that mounts for this one, where this one cannot. It has the mount point already.
     pub keeper: Option<Arc<Keeper>>,
+    /// Why the session has no device cache, if it should have one; shown by `runnel status`.
+    pub cache_problem: Option<String>,
 }
 
 impl Default for Options {
@@ -90,6 +92,7 @@ impl Default for Options {
             recorder: None,
             helper: true,
             keeper: None,
+            cache_problem: None,
         }
     }
 }
@@ -282,6 +285,7 @@ impl Controlled for Shared {
             fuse: self.operations.read(),
             device: Some(self.served.live.device),
             restarts: self.options.keeper.as_ref().map_or(0, |keeper| keeper.deaths()),
+            cache_problem: self.options.cache_problem.clone().or_else(|| self.source.cache_problem()),
             volume: None,
         }
     }

@@ -16,6 +16,9 @@ pub(crate) trait Source: Send + Sync {
     fn end(&self, token: Token);
     fn hint(&self, pages: &[PageId]) -> usize;
     fn counters(&self) -> Counters;
+    fn cache_problem(&self) -> Option<String> {
+        None
+    }
     fn shutdown(&self);
 }
 
@@ -46,6 +49,10 @@ impl Source for Session {
 
     fn counters(&self) -> Counters {
         self.counters()
+    }
+
+    fn cache_problem(&self) -> Option<String> {
+        self.cache_problem()
     }
 
     fn shutdown(&self) {

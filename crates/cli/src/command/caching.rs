@@ -132,17 +132,18 @@ impl CachePlace {
         Cache::open(folder, Some(u64::MAX)).with_context(named)
     }
 
-    /// Opens the cache. One that cannot be used is left out, since programs run without it; whoever
-    /// chose its folder is told.
-    pub fn open(&self) -> Option<Arc<Cache>> {
-        let folder = self.folder.as_ref()?;
+    /// Opens the cache, or says why it cannot be used: programs run without it. Whoever chose its
+    /// folder is told, too.
+    pub fn open(&self) -> (Option<Arc<Cache>>, Option<String>) {
+        let Some(folder) = &self.folder else { return (None, None) };
         match Cache::open(folder, self.bytes) {
-            Ok(cache) => Some(Arc::new(cache)),
+            Ok(cache) => (Some(Arc::new(cache)), None),
             Err(error) => {
+                let problem = format!("{}: {error}", folder.display());
                 if self.is_chosen {
-                    tell!("warning: no device cache: {}: {error}", folder.display());
+                    tell!("warning: no device cache: {problem}");
                 }
-                None
+                (None, Some(problem))
             }
         }
     }

@@ -171,12 +171,12 @@ fn mount_image(
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let cache = cache.open();
+    let (cache, cache_problem) = cache.open();
     if let (Target::Remote(remote), Some(image)) = (&mut target, keeper.image()) {
         // The name may stand for another image by now.
         remote.image = ImageName::Id(image);
     }
-    let options = Options { keeper: Some(Arc::clone(&keeper)), ..image_options(args) };
+    let options = Options { keeper: Some(Arc::clone(&keeper)), cache_problem, ..image_options(args) };
     let session = match stop.ending_during(|| Session::open_cached(&target, config, cache.as_ref())) {
         Err(error) if keeper.was_served() && error.is_gone() => {
             tell!("error: {error}");

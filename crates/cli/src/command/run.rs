@@ -68,7 +68,8 @@ pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode>
         return Err(failure::usage("the folder of --unsent belongs to one volume; give one --data with it"));
     }
     let config = args.session.config();
-    let cache = args.volume.caching.place(&target)?.open();
+    let (cache, cache_problem) = args.volume.caching.place(&target)?.open();
+    let options = Options { cache_problem, ..options };
     let tell: fn(&str) = |text| tell!("{text}");
     if let Some(inherited) = inherited {
         let open = |image| Ok(Session::open_cached(&named(target, image), config, cache.as_ref())?);

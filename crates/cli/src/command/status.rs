@@ -165,6 +165,9 @@ fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
         ]),
     }
     rows.push(("requests from the kernel", fuse.requests().to_string()));
+    if let Some(problem) = &status.cache_problem {
+        rows.push(("device cache not used", units::printable_line(problem.as_bytes()).into()));
+    }
     for (name, value) in rows {
         outln!("  {name:<26} {value}");
     }

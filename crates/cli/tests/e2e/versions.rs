@@ -386,3 +386,21 @@ fn names_and_folders_of_others_do_no_harm() {
         }
     }
 }
+
+#[test]
+fn fuse_a_mount_tells_that_its_cache_is_not_used() {
+    if !can_mount("fuse_a_mount_tells_that_its_cache") {
+        return;
+    }
+    let fleet = Fleet::pinned();
+    let file = fleet.at("file");
+    fs::File::create(&file).unwrap().write_all(b"x").unwrap();
+    let mut mount = Mount::start(&fleet.url, &["--cache", file.to_str().unwrap()]);
+    let problem = mount.status()["cache_problem"].as_str().unwrap_or_default().to_string();
+    assert!(problem.contains(file.to_str().unwrap()), "{}", mount.status());
+    let text = ok(&["status".as_ref(), mount.path.as_os_str()]);
+    assert!(text.contains("device cache not used"), "{text}");
+    mount.terminate();
+    let mount = fleet.mount();
+    assert_eq!(mount.status()["cache_problem"], serde_json::Value::Null);
+}

@@ -16,7 +16,7 @@ mod worker;
 mod writer;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cache::{Cache, Key, Kind, Owner};
 use image::Metadata;
@@ -37,6 +37,8 @@ pub(crate) struct ImageCache {
     metadata: Arc<Metadata>,
     owner: Owner,
     index: Mutex<Index>,
+    /// Why nothing more is written.
+    problem: OnceLock<String>,
 }
 
 /// Where the pages and blocks of the image are.
@@ -61,7 +63,12 @@ impl ImageCache {
         for found in cache.records(&owner, Kind::Pages) {
             index.add(found.key, &pages_of(&found.label));
         }
-        ImageCache { cache, metadata, owner, index: Mutex::new(index) }
+        ImageCache { cache, metadata, owner, index: Mutex::new(index), problem: OnceLock::new() }
+    }
+
+    /// Why nothing more is written, if that is so.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.get().map(String::as_str)
     }
 
     /// Whether a request can be answered: all pages are there, or the block is.

@@ -21,13 +21,11 @@ pub(super) struct Writer {
     /// Pages for the next record.
     pages: Vec<PageId>,
     raw: Vec<u8>,
-    /// The disk failed: nothing more is written.
-    has_failed: bool,
 }
 
 impl Writer {
     pub fn new(image: Arc<ImageCache>, metadata: Arc<Metadata>) -> Writer {
-        Writer { image, metadata, pages: Vec::new(), raw: Vec::new(), has_failed: false }
+        Writer { image, metadata, pages: Vec::new(), raw: Vec::new() }
     }
 
     /// Keeps what is not there yet. All of it was verified, but for what a server decoded.
@@ -113,13 +111,13 @@ impl Writer {
     }
 
     fn put(&mut self, kind: Kind, key: &cache::Key, label: &[u8], payload: &[u8]) -> bool {
-        if self.has_failed {
+        if self.image.problem().is_some() {
             return false;
         }
         match self.image.cache.put(&self.image.owner, kind, key, label, payload) {
             Ok(taken) => taken,
             Err(error) => {
-                self.has_failed = true;
+                let _ = self.image.problem.set(format!("the disk fails: {error}"));
                 tell(&error);
                 false
             }

@@ -24,6 +24,7 @@ impl Controlled for Fake {
             fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },
             device: Some((0, 77)),
             restarts: 0,
+            cache_problem: None,
             volume: None,
         }
     }

@@ -385,6 +385,7 @@ impl Controlled for Shared {
             fuse,
             device: None,
             restarts: 0,
+            cache_problem: None,
             volume: None,
         }
     }

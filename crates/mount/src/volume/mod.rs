@@ -299,6 +299,7 @@ impl Controlled for Shared {
             fuse: self.operations.read(),
             device: Some(self.served.live.device),
             restarts: 0,
+            cache_problem: None,
             volume: Some(self.volume.status()),
         }
     }
