@@ -56,6 +56,7 @@ impl Controlled for Shared {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
             refused: keeper.is_some_and(|keeper| keeper.refused()),
+            cache_problem: None,
             overlay: self.options.overlay.clone(),
             session: client::Counters::default(),
             fuse: FuseCounters::default(),
