@@ -375,3 +375,31 @@ fn who_looks_while_the_file_changes_or_goes_gets_an_answer() {
         assert_eq!(sim.devices[0].generation, connection, "seed {seed}: only a new connection helped");
     }
 }
+
+/// A process that is killed leaves its locks to the next one, and no lock that it had released.
+#[test]
+fn locks_outlive_a_process_and_what_was_unlocked_stays_unlocked() {
+    for seed in 0..40 {
+        let (mut sim, [one, two]) = two_devices(seed);
+        sim.keep_records(0);
+        assert!(exclusive(&mut sim, 0, one).unwrap(), "{seed}");
+        sim.restart_device(0);
+        assert!(!exclusive(&mut sim, 1, two).unwrap(), "{seed}");
+        write(&mut sim, 0, one, 0, vec![3; 10]).unwrap();
+        sync(&mut sim, 0, one).unwrap();
+        let unlocked = sim.call(0, |done| Call::Lock { handle: one, wish: wish(1, 0, u64::MAX, None), done });
+        assert!(taken(&unlocked).is_some(), "nobody waits for it");
+        for _ in 0..seed {
+            sim.step();
+        }
+        sim.restart_device(0);
+        sim.until(|sim| sim.devices[0].engine.status().connected);
+        let tries = (0..40).position(|_| {
+            let later = sim.now + 100_000;
+            sim.until(|sim| sim.now >= later);
+            exclusive(&mut sim, 1, two).unwrap()
+        });
+        assert!(tries.is_some(), "{seed}: it is still locked");
+        assert_eq!(read(&mut sim, 1, two, 0, 10).unwrap(), [3; 10].as_slice(), "{seed}");
+    }
+}
