@@ -311,6 +311,11 @@ impl Kept {
                 match retry_on_intr(|| rustix::net::recv(&socket, &mut request, RecvFlags::DONTWAIT)) {
                     Ok((1, _)) => {
                         is_open = self.take(socket.as_fd(), request[0], keeping, before);
+                        if request[0] == READY {
+                            // From now on this process waits.
+                            host::memory::give_back();
+                            host::memory::give_back_code();
+                        }
                         if self.replaces {
                             // It has told who asked for it.
                             let _ = daemon.send(Signal::KILL);
