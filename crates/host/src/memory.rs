@@ -84,6 +84,7 @@ mod tests {
         assert!(before > after + 30_000, "{before} KiB, then {after} KiB");
         drop(last);
     }
+
     #[test]
     fn only_what_was_never_written_is_read_again() {
         let mapping = |range: &str, rights: &str, path: &str, anonymous: u32| {
