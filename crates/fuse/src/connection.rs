@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::Errno;
 use crate::device::Device;
-use crate::handover::{Handover, Left};
+use crate::handover::{Area, Handover, Left, Place, REQUEST_BYTES_MAX};
 use crate::interrupt::{Live, Verdict, Watch};
-use crate::request::{Operation, Parsed};
+use crate::request::{Operation, Parsed, parse};
 use crate::table::{Entry, Kind, Table};
 
 /// A connection to the kernel.
@@ -30,28 +30,91 @@ impl Connection {
         &self.devices[index]
     }
 
-    /// A request was read from a descriptor and wants an answer. What has to be answered is
-    /// registered before anybody can answer.
-    pub fn register(&self, parsed: &Parsed<'_>, bytes: &[u8], device: usize) {
-        let kept = self.handover.as_ref().and_then(|memory| memory.keep(parsed.request.unique(), bytes, device));
+    /// A request is about to be read into an area.
+    pub fn begins(&self, area: &mut Area, device: usize) {
+        if let Some(memory) = &self.handover {
+            memory.begins(area, device);
+        }
+    }
+
+    /// What was read into an area gets no answer, and is about to be done.
+    pub fn settle(&self, area: Option<usize>) {
+        if let (Some(area), Some(memory)) = (area, &self.handover) {
+            memory.settle(area);
+        }
+    }
+
+    /// A request was read from a descriptor, into an area, and wants an answer. What has to be
+    /// answered is registered before anybody can answer.
+    pub fn register(&self, parsed: &Parsed<'_>, bytes: &[u8], device: usize, area: Option<usize>) {
+        let kept = self.handover.as_ref().and_then(|memory| {
+            if bytes.len() > REQUEST_BYTES_MAX {
+                return area.map(Place::Read);
+            }
+            let kept = memory.keep(parsed.request.unique(), bytes, device);
+            // If all slots are taken, it may be found in the area for a while.
+            if let (Some(_), Some(area)) = (kept, area) {
+                memory.settle(area);
+            }
+            kept
+        });
         self.insert(parsed, device, kept, false);
+    }
+
+    /// An area to read into, after a request was read into this one and had time to be answered:
+    /// the same one unless the request is still in it.
+    pub fn next_area(&self, mut area: Area, length: usize, device: usize) -> Area {
+        let (Some(memory), Some(index), true) = (&self.handover, area.index(), length > REQUEST_BYTES_MAX) else {
+            return area;
+        };
+        let Some(unique) = parse(&area.bytes()[..length]).map(|parsed| parsed.request.unique()) else { return area };
+        let Some(mut next) = memory.take_area() else {
+            if let Some(slot) = memory.keep(unique, &area.bytes()[..length], device)
+                && !self.table.keep(unique, slot)
+            {
+                memory.release(slot);
+            }
+            return area;
+        };
+        if !self.table.keep(unique, Place::Area(index)) {
+            // The usual case: it was answered meanwhile.
+            memory.release_area(next);
+            return area;
+        }
+        Handover::warm(&mut next, length);
+        next
     }
 
     /// A request that the last daemon has left.
     pub fn register_left(&self, parsed: &Parsed<'_>, left: &Left) {
-        let slot = left.slot.or_else(|| {
-            // It stood in an area, which is read into again.
-            let memory = self.handover.as_ref()?;
-            let slot = memory.keep(parsed.request.unique(), &left.bytes, left.device)?;
+        let mut place = left.place;
+        if let (Place::Area(_), Some(memory)) = (place, &self.handover)
+            && left.bytes.len() <= REQUEST_BYTES_MAX
+            && let Some(slot) = memory.keep(parsed.request.unique(), &left.bytes, left.device)
+        {
             if left.interrupted {
                 memory.interrupt(slot);
             }
-            Some(slot)
-        });
-        self.insert(parsed, left.device, slot, left.interrupted);
+            memory.release(place);
+            place = slot;
+        }
+        self.insert(parsed, left.device, Some(place), left.interrupted);
     }
 
-    fn insert(&self, parsed: &Parsed<'_>, device: usize, slot: Option<usize>, interrupted: bool) {
+    /// What the last daemon has left is not to be done again; its answer, if there is one, is sent.
+    pub fn settle_left(&self, left: &Left, unique: u64) {
+        if let Some((error, bytes)) = &left.answer
+            && let Some(device) = self.devices.get(left.device)
+        {
+            // Refused if the last daemon had sent it.
+            device.answer(unique, *error, &[bytes, &[]]);
+        }
+        if let Some(memory) = &self.handover {
+            memory.release(left.place);
+        }
+    }
+
+    fn insert(&self, parsed: &Parsed<'_>, device: usize, place: Option<Place>, interrupted: bool) {
         let kind = match &parsed.operation {
             Ok(Operation::Flush(..)) => Kind::Close,
             Ok(Operation::SetLk(_, true)) => Kind::Lock,
@@ -59,7 +122,7 @@ impl Connection {
             _ => Kind::Other,
         };
         let thread = parsed.request.pid();
-        let entry = Entry { kind, thread, device, arrived: Instant::now(), interrupted, slot };
+        let entry = Entry { kind, thread, device, arrived: Instant::now(), interrupted, place, is_answered: false };
         self.table.insert(parsed.request.unique(), entry);
         if kind == Kind::Close {
             self.watch.closing(thread);
@@ -76,10 +139,19 @@ impl Connection {
 
     /// Answers a request, unless that was done. Returns whether this answer reached the caller.
     pub fn answer(&self, unique: u64, error: i32, parts: &[&[u8]; 2]) -> bool {
-        let Some(entry) = self.table.remove(unique) else { return false };
+        let keep = |entry: &Entry| {
+            if let (Some(place), Some(memory)) = (entry.place, &self.handover) {
+                memory.answer(place, error, parts);
+            }
+        };
+        let Some(entry) = self.table.remove(unique, keep) else { return false };
         let arrived = self.devices.get(entry.device).is_some_and(|device| device.answer(unique, error, parts));
-        if let (Some(slot), Some(memory)) = (entry.slot, &self.handover) {
-            memory.release(slot);
+        let place = match entry.place {
+            Some(Place::Read(_)) => self.table.sent(unique),
+            place => place,
+        };
+        if let (Some(place), Some(memory)) = (place, &self.handover) {
+            memory.release(place);
         }
         arrived
     }
@@ -94,8 +166,8 @@ impl Connection {
             self.devices.iter().any(|device| device.answer(interrupt, again, &[&[], &[]]));
             return;
         };
-        if let (Some(slot), Some(memory)) = (entry.slot, &self.handover) {
-            memory.interrupt(slot);
+        if let (Some(place), Some(memory)) = (entry.place, &self.handover) {
+            memory.interrupt(place);
         }
         match self.watch.judge(&entry, Instant::now(), &Live) {
             Verdict::End(error) => drop(self.answer(of, error, &[&[], &[]])),
@@ -124,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::abi::{self, opcode};
-    use crate::request::{parse, tests::message};
+    use crate::request::tests::message;
 
     /// Pipes in place of descriptors: what the kernel would get from each.
     fn pair() -> (Connection, [io::PipeReader; 2]) {
@@ -146,30 +218,85 @@ mod tests {
     fn requests_are_answered_once_and_through_their_own_descriptor() {
         let (connection, readers) = pair();
         let bytes = message(opcode::STATFS, 1, &[]);
-        connection.register(&parse(&bytes).expect("a request"), &bytes, 1);
+        connection.register(&parse(&bytes).expect("a request"), &bytes, 1, None);
         assert!(connection.answer(42, 0, &[b"x", b""]));
         assert!(!connection.answer(42, 0, &[b"y", b""]));
         let sent = sent(connection, readers);
         assert_eq!((sent[0].len(), sent[1].len()), (0, 17));
     }
 
-    /// One that was read and not kept yet when the daemon died stands in an area, which is read
-    /// into again.
+    /// One of a mount that survives its daemon, with what the kernel would get.
+    fn surviving(memory: &std::os::fd::OwnedFd) -> (Connection, io::PipeReader) {
+        let (handover, _) = Handover::map(memory).expect("mapped");
+        let (reader, writer) = io::pipe().expect("pipe");
+        (Connection::new(vec![Device::new(writer.into())], Some(handover)), reader)
+    }
+
+    /// Reads a request as a serving thread does, and registers it.
+    fn receive(connection: &Connection, bytes: &[u8]) -> Area {
+        let mut area = connection.handover.as_ref().and_then(Handover::take_area).expect("an area");
+        connection.begins(&mut area, 0);
+        area.bytes()[..bytes.len()].copy_from_slice(bytes);
+        connection.register(&parse(bytes).expect("a request"), bytes, 0, area.index());
+        area
+    }
+
+    fn left(memory: &std::os::fd::OwnedFd) -> Vec<Left> {
+        Handover::map(memory).expect("mapped").0.left()
+    }
+
     #[test]
     fn what_a_daemon_has_left_is_kept_for_the_one_after_the_next() {
         let memory = crate::handover::create().expect("a memory");
-        let (handover, _areas) = Handover::map(&memory).expect("mapped");
-        let (reader, writer) = io::pipe().expect("pipe");
-        let connection = Connection::new(vec![Device::new(writer.into())], Some(handover));
-        let bytes = message(opcode::STATFS, 1, &[]);
-        let left = Left { bytes: bytes.clone(), device: 0, interrupted: true, slot: None };
-        connection.register_left(&parse(&bytes).expect("a request"), &left);
-        let (next, _areas) = Handover::map(&memory).expect("mapped");
-        let found = next.left(&[], |_| 0);
-        assert!(found.iter().any(|left| left.bytes == bytes && left.interrupted), "{} found", found.len());
-        assert!(connection.answer(42, 0, &[b"x", b""]));
-        assert!(next.left(&[], |_| 0).is_empty());
-        drop(reader);
+        for bytes in [message(opcode::STATFS, 1, &[]), message(opcode::WRITE, 1, &[&[3; 9000]])] {
+            let (first, _reader) = surviving(&memory);
+            receive(&first, &bytes);
+            let (next, _reader) = surviving(&memory);
+            let mut found = left(&memory).pop().expect("it was left");
+            found.interrupted = true;
+            next.register_left(&parse(&bytes).expect("a request"), &found);
+            let found = left(&memory);
+            assert!(found.len() == 1 && found[0].bytes == bytes, "{} found", found.len());
+            assert!(next.answer(42, 0, &[b"x", b""]));
+            assert!(left(&memory).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_long_request_stays_where_it_was_read_until_it_is_answered() {
+        let memory = crate::handover::create().expect("a memory");
+        let (connection, _reader) = surviving(&memory);
+        let write = message(opcode::WRITE, 1, &[&[3; 9000]]);
+        let area = receive(&connection, &write);
+        let index = area.index();
+        let next = connection.next_area(area, write.len(), 0);
+        assert_ne!(next.index(), index);
+        assert_eq!(left(&memory)[0].bytes, write);
+        assert!(connection.answer(42, 0, &[b"12345678", b""]));
+        assert!(left(&memory).is_empty());
+        // One that is answered at once needs no other area, and its answer is kept with it.
+        let area = receive(&connection, &write);
+        let index = area.index();
+        assert!(connection.answer(42, 0, &[b"12345678", b""]));
+        assert_eq!(left(&memory)[0].answer, Some((0, b"12345678".to_vec())));
+        assert_eq!(connection.next_area(area, write.len(), 0).index(), index);
+    }
+
+    #[test]
+    fn a_long_request_without_a_place_is_an_error_after_a_death_and_not_a_wait() {
+        let memory = crate::handover::create().expect("a memory");
+        let (connection, _reader) = surviving(&memory);
+        let write = message(opcode::WRITE, 1, &[&[3; 9000]]);
+        let mut area = receive(&connection, &write);
+        while connection.handover.as_ref().and_then(Handover::take_area).is_some() {}
+        let index = area.index();
+        area = connection.next_area(area, write.len(), 0);
+        assert_eq!(area.index(), index);
+        connection.begins(&mut area, 0);
+        let found = left(&memory);
+        assert_eq!(found.len(), 1);
+        let parsed = parse(&found[0].bytes).expect("it has a header");
+        assert!(parsed.is_answered() && parsed.operation == Err(Errno::IO));
     }
 
     #[test]

@@ -19,17 +19,19 @@ pub(crate) enum After {
     Ends,
 }
 
-/// Has a request answered that was read from descriptor `device`.
+/// Has a request answered that was read from descriptor `device`, into an area that has an index if
+/// the next daemon sees it.
 pub(crate) fn dispatch<F: Filesystem>(
     filesystem: &F,
     connection: &Arc<Connection>,
-    device: usize,
+    (device, area): (usize, Option<usize>),
     bytes: &[u8],
 ) -> After {
     // A request without a number cannot be answered. No kernel sends one.
     let Some(parsed) = parse(bytes) else { return After::GoesOn };
     let (request, unique) = (&parsed.request, parsed.request.unique());
     if !parsed.is_answered() {
+        connection.settle(area);
         match parsed.operation {
             Ok(Operation::Forget(lookups)) => filesystem.forget(request, request.node(), lookups),
             Ok(Operation::BatchForget(forgets)) => {
@@ -42,7 +44,7 @@ pub(crate) fn dispatch<F: Filesystem>(
         }
         return After::GoesOn;
     }
-    connection.register(&parsed, bytes, device);
+    connection.register(&parsed, bytes, device, area);
     answered(filesystem, connection, parsed)
 }
 
@@ -54,9 +56,7 @@ pub(crate) fn dispatch_left<F: Filesystem>(
     gives_up: bool,
 ) -> After {
     match parse(&left.bytes) {
-        // It stood in two places when the daemon died.
-        Some(parsed) if connection.is_in_flight(parsed.request.unique()) => After::GoesOn,
-        Some(parsed) if parsed.is_answered() => {
+        Some(parsed) if parsed.is_answered() && left.answer.is_none() => {
             connection.register_left(&parsed, left);
             if gives_up {
                 Pending::new(connection, parsed.request.unique()).error(Errno::IO);
@@ -64,7 +64,14 @@ pub(crate) fn dispatch_left<F: Filesystem>(
             }
             answered(filesystem, connection, parsed)
         }
-        _ => dispatch(filesystem, connection, left.device, &left.bytes),
+        Some(parsed) => {
+            connection.settle_left(left, parsed.request.unique());
+            if parsed.is_answered() {
+                return After::GoesOn;
+            }
+            dispatch(filesystem, connection, (left.device, None), &left.bytes)
+        }
+        None => After::GoesOn,
     }
 }
 

@@ -4,42 +4,74 @@
 //! The kernel gives a request to one reader, once. If that reader dies, the program waits for ever,
 //! although the descriptors of the connection live on in another process. So the serving threads of
 //! a mount that is to survive its daemon read into a shared memory, and a request stays there until
-//! it is answered. The next daemon maps the same memory and does again what it finds. An answer
-//! that had been given already is refused by the kernel, which does no harm.
+//! it is answered. The next daemon maps the same memory and does again what it finds.
+//!
+//! A short answer is written beside its request before it is sent. The next daemon sends it again
+//! instead of doing the request twice: the caller may have it already, and may have done something
+//! since that a second time would undo. If it has it, the kernel refuses it, which does no harm.
+//! Long answers have what was read, and reading again changes nothing.
 //!
 //! The memory is a file without a name. From its beginning on it has a header, [`SLOTS`] slots, and
-//! an area for each serving thread. All numbers are in the byte order of the machine. A slot is
-//! free if its number is 0. The number is written last and cleared last: a process may be killed
-//! between any two stores, and the kernel gives its memory to the next one as it was.
+//! [`AREAS`] areas. A thread reads into an area, and copies a short request to a slot. A long one
+//! stays in its area until it is answered, and the thread takes another area. If none is left, only
+//! the beginning is kept, and the next daemon answers EIO: a thread never waits for an area, since
+//! what it would read then may be what others wait for.
+//!
+//! A FORGET is not kept. What was read of it is forgotten before it is done: one that is lost
+//! leaves an inode in memory, but one that is done twice would take an inode away that is in use.
+//!
+//! All numbers are in the byte order of the machine. A slot is free if its number is 0. The number
+//! is written last and cleared last: a process may be killed between any two stores, and the kernel
+//! gives its memory to the next one as it was.
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{InHeader, InitIn, InitOut};
+use crate::abi::{EntryOut, InHeader, InitIn, InitOut, OpenOut};
 
 /// Begins the memory; the last digit is the version of its layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"rnlfuse1");
+const MAGIC: u64 = u64::from_be_bytes(*b"rnlfuse2");
 
 /// Requests that can be kept: far more than threads can wait for one mount.
 const SLOTS: usize = 16 << 10;
 
 /// Bytes of a request that has a slot: READ has 80, LOOKUP of the longest name of most file systems
-/// 296. A longer one is kept in its area while it is dispatched.
-const REQUEST_BYTES_MAX: usize = 304;
+/// 296. A longer one is kept in its area.
+pub(crate) const REQUEST_BYTES_MAX: usize = 304;
 
-/// Words of 8 bytes: the number, the length and the descriptor, and the request.
-const SLOT_WORDS: usize = 2 + REQUEST_BYTES_MAX / 8;
+/// Bytes of an answer that is kept until it was sent: that of CREATE is the longest that tells what
+/// was changed.
+const ANSWER_BYTES_MAX: usize = size_of::<EntryOut>() + size_of::<OpenOut>();
 
-/// Bit of the word with the length: a signal came for the thread that waits.
+/// Words of 8 bytes: the length and the error number, and the answer.
+const ANSWER_WORDS: usize = 1 + ANSWER_BYTES_MAX / 8;
+
+/// Words of what is known of an area: its state, and the answer of its request.
+const AREA_WORDS: usize = 1 + ANSWER_WORDS;
+
+/// Words of a slot: the number, the state, the answer, and the request.
+const SLOT_WORDS: usize = 2 + ANSWER_WORDS + REQUEST_BYTES_MAX / 8;
+
+/// Bits of a state. The upper half has also the index of the descriptor; the lower half of that of
+/// a slot is the length of the request. A signal came for the thread that waits.
 const INTERRUPTED: u64 = 1 << 63;
+
+/// The answer is about to be sent, or was.
+const ANSWERED: u64 = 1 << 62;
+
+/// What stands in the area is kept elsewhere, or is not to be done again.
+const SETTLED: u64 = 1 << 61;
+
+const FLAGS: u64 = INTERRUPTED | ANSWERED | SETTLED;
 
 /// Where the parts of the header are, in words.
 mod word {
@@ -54,8 +86,11 @@ mod word {
     pub const ANSWER: usize = 16;
     /// What the file system keeps for the next daemon.
     pub const NOTE: usize = 24;
-    pub const SLOTS: usize = 512;
+    /// What is known of the areas.
+    pub const AREAS: usize = 512;
+    pub const SLOTS: usize = 3584;
 }
+const _: () = assert!(word::AREAS + AREAS * AREA_WORDS <= word::SLOTS);
 
 /// Bytes that a file system may keep for the next daemon.
 pub const NOTE_BYTES: usize = 32;
@@ -64,11 +99,17 @@ pub const NOTE_BYTES: usize = 32;
 const AREAS_AT: usize = (word::SLOTS + SLOTS * SLOT_WORDS) * 8;
 const _: () = assert!(AREAS_AT.is_multiple_of(4096));
 
-/// Areas: one for each serving thread, and one for the handshake, the first.
-const AREAS: usize = 9;
-
 /// Serving threads at most whose requests are kept.
-pub const THREADS_MAX: usize = AREAS - 1;
+pub const THREADS_MAX: usize = 8;
+
+/// Long requests that can be kept: twice the pages of mappings that a kernel writes at a time.
+const SPARES: usize = 128;
+
+/// One for the handshake, the first, one for each serving thread, and those of long requests.
+const AREAS: usize = 1 + THREADS_MAX + SPARES;
+
+/// Areas that keep their memory when they are free. Those with lower indices are taken first.
+const AREAS_WARM: usize = 24;
 
 /// Bytes of an area: the largest request, 1 MiB of data and its header.
 const AREA_BYTES: usize = (1 << 20) + (64 << 10);
@@ -120,22 +161,33 @@ pub fn set_note(memory: impl AsFd, note: &[u8; NOTE_BYTES]) -> io::Result<()> {
     Ok(())
 }
 
+/// Where a request is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Slot(usize),
+    /// The area that it was read into, by the thread that has the area.
+    Read(usize),
+    /// An area that nobody else has until it is answered.
+    Area(usize),
+}
+
 /// A request that a daemon has left without an answer.
 pub(crate) struct Left {
     pub bytes: Vec<u8>,
     /// Index of the descriptor that it was read from.
     pub device: usize,
     pub interrupted: bool,
-    /// Where it is kept, unless in an area.
-    pub slot: Option<usize>,
+    pub place: Place,
+    /// Error number and bytes of the answer, if it was about to be sent.
+    pub answer: Option<(i32, Vec<u8>)>,
 }
 
 /// A place that one thread at a time reads requests into.
 pub(crate) enum Area {
     /// It ends with this process.
     Own(Vec<u8>),
-    /// In the memory for the next daemon.
-    Shared(&'static mut [u8]),
+    /// In the memory for the next daemon, with its index.
+    Shared(usize, &'static mut [u8]),
 }
 
 impl Area {
@@ -148,7 +200,14 @@ impl Area {
     pub fn bytes(&mut self) -> &mut [u8] {
         match self {
             Area::Own(bytes) => bytes,
-            Area::Shared(bytes) => bytes,
+            Area::Shared(_, bytes) => bytes,
+        }
+    }
+
+    pub fn index(&self) -> Option<usize> {
+        match self {
+            Area::Own(_) => None,
+            Area::Shared(index, _) => Some(*index),
         }
     }
 
@@ -156,37 +215,39 @@ impl Area {
     pub fn clear(&mut self) {
         self.bytes()[..size_of::<InHeader>()].fill(0);
     }
-
-    /// The request that the last daemon has left in it.
-    fn left(&self) -> Option<Vec<u8>> {
-        let Area::Shared(bytes) = self else { return None };
-        let (header, _) = InHeader::read_from_prefix(bytes).ok()?;
-        let is_whole = header.unique != 0 && header.len as usize >= size_of::<InHeader>();
-        bytes.get(..header.len as usize).filter(|_| is_whole).map(<[u8]>::to_vec)
-    }
 }
 
-/// The mapped memory, without its areas.
+/// The request that stands in an area.
+fn request(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, _) = InHeader::read_from_prefix(bytes).ok()?;
+    let is_whole = header.unique != 0 && header.len as usize >= size_of::<InHeader>();
+    bytes.get(..header.len as usize).filter(|_| is_whole)
+}
+
+/// The mapped memory.
 pub(crate) struct Handover {
     words: &'static [AtomicU64],
+    /// The first byte of the first area.
+    areas: AtomicPtr<u8>,
     free: Mutex<Free>,
 }
 
-/// Slots without a request.
+/// What holds no request.
 #[derive(Default)]
 struct Free {
     released: Vec<usize>,
-    /// From here on none was ever taken.
+    /// From here on no slot was ever taken.
     next: usize,
+    areas: BTreeSet<usize>,
 }
 
 impl Handover {
-    /// Maps a memory for as long as this process lives: it serves one mount. Also returns its
-    /// areas: first that of the handshake, then one for each serving thread.
+    /// Maps a memory for as long as this process lives: it serves one mount. Also returns the area
+    /// of the handshake.
     ///
     /// # Errors
     /// It is none of ours, or the kernel refuses.
-    pub fn map(memory: &OwnedFd) -> io::Result<(Handover, Vec<Area>)> {
+    pub fn map(memory: &OwnedFd) -> io::Result<(Handover, Area)> {
         check(memory)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -194,20 +255,15 @@ impl Handover {
         // SAFETY: the mapping is never taken away, cannot become shorter (it is sealed), and begins
         // at a page; atomic numbers may be changed by others.
         let words = unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), AREAS_AT / 8) };
-        let areas = (0..AREAS).map(|index| {
-            // SAFETY: the areas do not overlap each other or the words, and only one process serves
-            // at a time: the keeper starts it after the last one has ended.
-            let memory = unsafe {
-                std::slice::from_raw_parts_mut(base.cast::<u8>().add(AREAS_AT + index * AREA_BYTES), AREA_BYTES)
-            };
-            Area::Shared(memory)
-        });
-        let handover = Handover { words, free: Mutex::default() };
+        // SAFETY: the areas are in the same mapping.
+        let areas = AtomicPtr::new(unsafe { base.cast::<u8>().add(AREAS_AT) });
+        let handover = Handover { words, areas, free: Mutex::default() };
         handover.words[word::MAGIC].store(MAGIC, Ordering::Release);
         let next = handover.slots_used();
         let released = (0..next).filter(|slot| handover.number(*slot) == 0).collect();
-        *handover.lock() = Free { released, next };
-        Ok((handover, areas.collect()))
+        *handover.lock() = Free { released, next, areas: (1..AREAS).collect() };
+        let handshake = handover.area(0);
+        Ok((handover, handshake))
     }
 
     fn lock(&self) -> MutexGuard<'_, Free> {
@@ -217,6 +273,17 @@ impl Handover {
     fn slot(&self, slot: usize) -> &[AtomicU64] {
         let at = word::SLOTS + slot * SLOT_WORDS;
         &self.words[at..at + SLOT_WORDS]
+    }
+
+    /// The state of a request and its answer.
+    fn state(&self, place: Place) -> &[AtomicU64] {
+        match place {
+            Place::Slot(slot) => &self.slot(slot)[1..2 + ANSWER_WORDS],
+            Place::Read(area) | Place::Area(area) => {
+                let at = word::AREAS + area * AREA_WORDS;
+                &self.words[at..at + AREA_WORDS]
+            }
+        }
     }
 
     fn slots_used(&self) -> usize {
@@ -234,60 +301,149 @@ impl Handover {
         })
     }
 
+    /// The area with an index, which only its taker may ask for.
+    fn area(&self, index: usize) -> Area {
+        let areas = self.areas.load(Ordering::Relaxed);
+        // SAFETY: the areas do not overlap each other or the words. Each is given out once until it
+        // comes back, and only one process serves at a time: the keeper starts it after the last
+        // one has ended.
+        Area::Shared(index, unsafe { std::slice::from_raw_parts_mut(areas.add(index * AREA_BYTES), AREA_BYTES) })
+    }
+
+    /// An area to read into.
+    pub fn take_area(&self) -> Option<Area> {
+        let index = self.lock().areas.pop_first()?;
+        Some(self.area(index))
+    }
+
+    /// Has memory put where a request will be read to. A process that is killed while the kernel
+    /// reads into a page that is not there gets a part of a request, whose program gets an error.
+    pub fn warm(area: &mut Area, bytes: usize) {
+        let bytes = &mut area.bytes()[..bytes];
+        // SAFETY: it changes nothing but what pages are there. A kernel that cannot do it leaves
+        // them out until they are used.
+        let _ = unsafe { madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxPopulateWrite) };
+    }
+
+    /// An area is free, and its request is not to be found any more.
+    pub fn release_area(&self, mut area: Area) {
+        area.clear();
+        let Area::Shared(index, bytes) = area else { return };
+        if index >= AREAS_WARM {
+            // SAFETY: nobody else has the area, and zeros in it are as good. Where the kernel
+            // cannot do it, the memory stays.
+            let _ = unsafe { madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxRemove) };
+        }
+        self.lock().areas.insert(index);
+    }
+
+    /// A request is about to be read into an area from a descriptor.
+    pub fn begins(&self, area: &mut Area, device: usize) {
+        // The next daemon must not find what was answered long ago.
+        area.clear();
+        if let Some(index) = area.index() {
+            self.state(Place::Read(index))[0].store((device as u64) << 32, Ordering::Release);
+        }
+    }
+
+    /// What was read into an area is not to be done again.
+    pub fn settle(&self, area: usize) {
+        self.state(Place::Read(area))[0].fetch_or(SETTLED, Ordering::Release);
+    }
+
     fn number(&self, slot: usize) -> u64 {
         self.slot(slot)[0].load(Ordering::Acquire)
     }
 
-    /// Keeps a request; `None` if it is too long, or if all slots are taken.
-    pub fn keep(&self, unique: u64, bytes: &[u8], device: usize) -> Option<usize> {
-        if bytes.len() > REQUEST_BYTES_MAX {
-            return None;
-        }
+    /// Keeps a request, or the beginning of one that is too long; `None` if all slots are taken.
+    pub fn keep(&self, unique: u64, bytes: &[u8], device: usize) -> Option<Place> {
+        let bytes = &bytes[..bytes.len().min(REQUEST_BYTES_MAX)];
         let slot = self.take()?;
         let words = self.slot(slot);
-        write(&words[2..], bytes);
+        write(&words[2 + ANSWER_WORDS..], bytes);
         words[1].store(((device as u64) << 32) | bytes.len() as u64, Ordering::Relaxed);
         words[0].store(unique, Ordering::Release);
-        Some(slot)
+        Some(Place::Slot(slot))
     }
 
     /// A signal came for the thread that waits; the kernel says so once.
-    pub fn interrupt(&self, slot: usize) {
-        self.slot(slot)[1].fetch_or(INTERRUPTED, Ordering::Relaxed);
+    pub fn interrupt(&self, place: Place) {
+        self.state(place)[0].fetch_or(INTERRUPTED, Ordering::Relaxed);
+    }
+
+    /// An answer is about to be sent.
+    pub fn answer(&self, place: Place, error: i32, parts: &[&[u8]; 2]) {
+        let length = parts[0].len() + parts[1].len();
+        if length > ANSWER_BYTES_MAX {
+            return;
+        }
+        let (state, words) = (&self.state(place)[0], &self.state(place)[1..]);
+        words[0].store((u64::from(error.cast_unsigned()) << 32) | length as u64, Ordering::Relaxed);
+        // The parts of all answers are whole words, or one of them is alone.
+        let split = parts[0].len().div_ceil(8);
+        write(&words[1..], parts[0]);
+        write(&words[1 + split..], parts[1]);
+        state.fetch_or(ANSWERED, Ordering::Release);
     }
 
     /// The request was answered.
-    pub fn release(&self, slot: usize) {
-        self.slot(slot)[0].store(0, Ordering::Release);
-        self.lock().released.push(slot);
+    pub fn release(&self, place: Place) {
+        match place {
+            Place::Slot(slot) => {
+                self.slot(slot)[0].store(0, Ordering::Release);
+                self.lock().released.push(slot);
+            }
+            Place::Read(_) => {}
+            Place::Area(area) => self.release_area(self.area(area)),
+        }
     }
 
-    /// What the last daemon has left. The requests in the area of serving thread `n` came from
-    /// descriptor `device_of(n)`.
-    pub fn left(&self, serving: &[Area], device_of: impl Fn(usize) -> usize) -> Vec<Left> {
+    /// What the last daemon has left. Areas with such a request are not free.
+    pub fn left(&self) -> Vec<Left> {
         let kept = (0..self.slots_used()).filter(|slot| self.number(*slot) != 0).map(|slot| {
-            let words = self.slot(slot);
-            let state = words[1].load(Ordering::Relaxed);
-            let length = (state as u32 as usize).min(REQUEST_BYTES_MAX);
-            let device = ((state & !INTERRUPTED) >> 32) as usize;
-            Left { bytes: read(&words[2..], length), device, interrupted: state & INTERRUPTED != 0, slot: Some(slot) }
+            let length = self.slot(slot)[1].load(Ordering::Relaxed) as u32 as usize;
+            let bytes = read(&self.slot(slot)[2 + ANSWER_WORDS..], length.min(REQUEST_BYTES_MAX));
+            self.found(Place::Slot(slot), bytes)
         });
-        let read = serving.iter().enumerate().filter_map(|(thread, area)| {
-            Some(Left { bytes: area.left()?, device: device_of(thread), interrupted: false, slot: None })
+        let mut left: Vec<Left> = kept.collect();
+        let slots: Vec<u64> = left.iter().filter_map(Left::unique).collect();
+        for index in 1..AREAS {
+            let mut area = self.area(index);
+            let Some(bytes) = request(area.bytes()).map(<[u8]>::to_vec) else { continue };
+            let found = self.found(Place::Area(index), bytes);
+            let is_settled = self.state(found.place)[0].load(Ordering::Relaxed) & SETTLED != 0;
+            // The last daemon was killed before it said that it had kept it.
+            if is_settled || found.unique().is_some_and(|unique| slots.contains(&unique)) {
+                area.clear();
+                continue;
+            }
+            self.lock().areas.remove(&index);
+            left.push(found);
+        }
+        left
+    }
+
+    fn found(&self, place: Place, bytes: Vec<u8>) -> Left {
+        let words = self.state(place);
+        let state = words[0].load(Ordering::Acquire);
+        let device = ((state & !FLAGS) >> 32) as usize;
+        let answer = (state & ANSWERED != 0).then(|| {
+            let told = words[1].load(Ordering::Relaxed);
+            let length = (told as u32 as usize).min(ANSWER_BYTES_MAX);
+            (((told >> 32) as u32).cast_signed(), read(&words[2..], length))
         });
-        kept.chain(read).collect()
+        Left { bytes, device, interrupted: state & INTERRUPTED != 0, place, answer }
     }
 
     /// What the kernel offered, and the number of that request.
-    pub fn init(&self, handshake: &Area) -> Option<(u64, InitIn)> {
+    pub fn init(&self, handshake: &mut Area) -> Option<(u64, InitIn)> {
         let unique = self.words[word::INIT_UNIQUE].load(Ordering::Acquire);
         if unique != 0 {
             let init = read(&self.words[word::INIT..], size_of::<InitIn>());
             return Some((unique, InitIn::read_from_bytes(&init).ok()?));
         }
         // The last daemon was killed before it kept it.
-        let left = handshake.left()?;
-        let (header, rest) = InHeader::read_from_prefix(&left).ok()?;
+        let (header, rest) = InHeader::read_from_prefix(request(handshake.bytes())?).ok()?;
         let (init, _) = InitIn::read_from_prefix(rest).ok()?;
         Some((header.unique, init))
     }
@@ -312,6 +468,12 @@ impl Handover {
     }
 }
 
+impl Left {
+    fn unique(&self) -> Option<u64> {
+        InHeader::read_from_prefix(&self.bytes).ok().map(|(header, _)| header.unique)
+    }
+}
+
 /// Writes bytes into words, the last one filled up with zeros. In the machine's own byte order: the
 /// memory never leaves it.
 #[allow(clippy::host_endian_bytes)]
@@ -332,51 +494,4 @@ fn read(words: &[AtomicU64], length: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::abi::opcode;
-    use crate::request::tests::message;
-
-    #[test]
-    fn the_next_daemon_finds_what_was_not_answered() {
-        let memory = create().expect("a memory");
-        set_note(&memory, &[7; NOTE_BYTES]).expect("written");
-        let (first, mut areas) = Handover::map(&memory).expect("mapped");
-        assert!(
-            first.left(&areas[1..], |_| 0).is_empty() && first.init(&areas[0]).is_none() && first.agreed().is_none()
-        );
-        let requests: Vec<Vec<u8>> = (0..4).map(|node| message(opcode::READ, node, &[&[1; 40]])).collect();
-        let slots: Vec<usize> = (10..).zip(&requests).filter_map(|(n, bytes)| first.keep(n, bytes, 3)).collect();
-        assert_eq!(slots, [0, 1, 2, 3]);
-        first.release(1);
-        first.interrupt(2);
-        assert_eq!(first.keep(9, &[1; REQUEST_BYTES_MAX + 1], 0), None);
-        let request = message(opcode::LOOKUP, 9, &[b"name\0"]);
-        areas[2].bytes()[..request.len()].copy_from_slice(&request);
-        let init = InitIn { major: 7, minor: 40, max_readahead: 1, flags: 2, flags2: 3, unused: [0; 11] };
-        first.keep_init(2, &init);
-
-        let (next, mut areas) = Handover::map(&memory).expect("mapped");
-        let left = next.left(&areas[1..], |thread| thread + 100);
-        let found: Vec<_> = left.iter().map(|left| (left.slot, left.device, left.interrupted)).collect();
-        assert_eq!(found, [(Some(0), 3, false), (Some(2), 3, true), (Some(3), 3, false), (None, 101, false)]);
-        assert_eq!((&left[1].bytes, &left[3].bytes), (&requests[2], &request));
-        assert_eq!(next.init(&areas[0]), Some((2, init)));
-        assert_eq!(note(&memory).expect("read"), [7; NOTE_BYTES]);
-        // A free slot is taken, and none of those that are not.
-        assert_eq!(next.keep(50, &requests[0], 0), Some(1));
-        assert_eq!(next.keep(52, &requests[0], 0), Some(4));
-        assert!(next.left(&areas[1..], |_| 0).iter().any(|left| left.slot == Some(4)));
-        areas[2].clear();
-        assert!(next.left(&areas[1..], |_| 0).iter().all(|left| left.slot.is_some()));
-    }
-
-    #[test]
-    fn what_is_no_memory_of_a_daemon_is_refused() {
-        let short = memfd_create("short", MemfdFlags::CLOEXEC).expect("a memory");
-        assert!(Handover::map(&short).is_err());
-        let other = create().expect("a memory");
-        rustix::io::pwrite(&other, &[9; 8], 0).expect("written");
-        assert!(Handover::map(&other).is_err());
-    }
-}
+mod tests;

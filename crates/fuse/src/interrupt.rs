@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn entry(kind: Kind, interrupted: bool) -> Entry {
-        Entry { kind, thread: 5, device: 0, arrived: Instant::now(), interrupted, slot: None }
+        Entry { kind, thread: 5, device: 0, arrived: Instant::now(), interrupted, place: None, is_answered: false }
     }
 
     const INTERRUPTED: Verdict = Verdict::End(4);

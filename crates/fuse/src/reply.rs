@@ -61,6 +61,11 @@ macro_rules! replies {
         pub struct $name(pub(crate) Pending);
 
         impl $name {
+            /// Number of the request.
+            pub fn unique(&self) -> u64 {
+                self.0.unique
+            }
+
             /// Answers that it failed.
             pub fn error(self, error: Errno) {
                 self.0.error(error);

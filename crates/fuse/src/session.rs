@@ -59,8 +59,7 @@ pub struct Session<F: Filesystem> {
     clones: Vec<Device>,
     threads: usize,
     buffer_bytes: usize,
-    /// With the areas of the serving threads, the first of which is that of the handshake.
-    handover: Option<(Handover, Vec<Area>)>,
+    handover: Option<Handover>,
     gives_up: bool,
 }
 
@@ -76,6 +75,7 @@ impl<F: Filesystem> Session<F> {
         let (mut filesystem, device) = (filesystem, Device::new(mount.device));
         let mut handover = mount.memory.as_ref().map(Handover::map).transpose()?;
         let buffer_bytes = handshake(&mut filesystem, &device, handover.as_mut())?;
+        let handover = handover.map(|(memory, _)| memory);
         let most = if handover.is_some() { handover::THREADS_MAX } else { THREADS_MAX };
         let clones = mount.clones.into_iter().map(Device::new).collect();
         Ok(Session {
@@ -104,11 +104,10 @@ impl<F: Filesystem> Session<F> {
         }
         devices.push(device);
         let shared = devices.len() - 1;
-        let (handover, areas) = match handover {
-            Some((memory, mut areas)) => (Some(memory), areas.split_off(1)),
-            None => (None, (0..threads).map(|_| Area::own(buffer_bytes)).collect()),
-        };
-        let left = handover.as_ref().map_or_else(Vec::new, |memory| memory.left(&areas, |thread| thread.min(shared)));
+        // Those with what the last daemon has left are not among the areas.
+        let left = handover.as_ref().map_or_else(Vec::new, Handover::left);
+        let area = || handover.as_ref().and_then(Handover::take_area).unwrap_or_else(|| Area::own(buffer_bytes));
+        let areas: Vec<Area> = (0..threads).map(|_| area()).collect();
         let connection = Arc::new(Connection::new(devices, handover));
         let filesystem = Arc::new(filesystem);
         let watching = {
@@ -139,14 +138,15 @@ impl<F: Filesystem> Session<F> {
 }
 
 /// Answers requests of one descriptor until the mount is gone.
-fn serve<F: Filesystem>(filesystem: &F, connection: &Arc<Connection>, index: usize, mut area: Area) -> io::Result<()> {
+fn serve<F: Filesystem>(filesystem: &F, connection: &Arc<Connection>, device: usize, mut area: Area) -> io::Result<()> {
     loop {
-        // The next daemon must not find what was answered long ago.
-        area.clear();
-        let Some(length) = connection.device(index).receive(area.bytes())? else { return Ok(()) };
-        if dispatch(filesystem, connection, index, &area.bytes()[..length]) == After::Ends {
+        connection.begins(&mut area, device);
+        let Some(length) = connection.device(device).receive(area.bytes())? else { return Ok(()) };
+        let read = (device, area.index());
+        if dispatch(filesystem, connection, read, &area.bytes()[..length]) == After::Ends {
             return Ok(());
         }
+        area = connection.next_area(area, length, device);
     }
 }
 
@@ -155,9 +155,9 @@ fn serve<F: Filesystem>(filesystem: &F, connection: &Arc<Connection>, index: usi
 fn handshake<F: Filesystem>(
     filesystem: &mut F,
     device: &Device,
-    handover: Option<&mut (Handover, Vec<Area>)>,
+    handover: Option<&mut (Handover, Area)>,
 ) -> io::Result<usize> {
-    let Some((memory, areas)) = handover else {
+    let Some((memory, area)) = handover else {
         let mut area = Area::own(abi::READ_BUFFER_BYTES_MIN);
         let (unique, init) = receive_init(device, &mut area)?;
         return Ok(agree(filesystem, device, unique, &init)?.1);
@@ -169,9 +169,9 @@ fn handshake<F: Filesystem>(
             KernelConfig::agreed(&answer).buffer_bytes()
         }
         None => {
-            let (unique, init) = match memory.init(&areas[0]) {
+            let (unique, init) = match memory.init(area) {
                 Some(init) => init,
-                None => receive_init(device, &mut areas[0])?,
+                None => receive_init(device, area)?,
             };
             memory.keep_init(unique, &init);
             let (answer, bytes) = agree(filesystem, device, unique, &init)?;
@@ -179,7 +179,7 @@ fn handshake<F: Filesystem>(
             bytes
         }
     };
-    if areas.iter_mut().any(|area| area.bytes().len() < bytes) {
+    if area.bytes().len() < bytes {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "requests of this file system are too large"));
     }
     Ok(bytes)

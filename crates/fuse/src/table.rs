@@ -10,6 +10,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::handover::Place;
+
 /// Shards; some times the number of serving threads.
 const SHARDS: usize = 32;
 
@@ -38,7 +40,10 @@ pub(crate) struct Entry {
     /// A signal came while it waits. The kernel says so once.
     pub interrupted: bool,
     /// Where it is kept for the next daemon.
-    pub slot: Option<usize>,
+    pub place: Option<Place>,
+    /// Its answer is on the way. It is in the table until the answer was sent, if the thread that
+    /// has read it needs to know that.
+    pub is_answered: bool,
 }
 
 /// Numbers of requests come one after the other from the kernel, so they need no protection against
@@ -83,19 +88,38 @@ impl Table {
         self.shard(unique).insert(unique, entry);
     }
 
+    /// Whether a request waits for an answer.
     pub fn contains(&self, unique: u64) -> bool {
-        self.shard(unique).contains_key(&unique)
+        self.shard(unique).get(&unique).is_some_and(|entry| !entry.is_answered)
     }
 
-    /// Takes a request out. The caller must answer it.
-    pub fn remove(&self, unique: u64) -> Option<Entry> {
-        self.shard(unique).remove(&unique)
+    /// Takes a request out, after `keep` has kept its answer. The caller must send that.
+    pub fn remove(&self, unique: u64, keep: impl FnOnce(&Entry)) -> Option<Entry> {
+        let mut shard = self.shard(unique);
+        let entry = shard.get_mut(&unique).filter(|entry| !entry.is_answered)?;
+        keep(entry);
+        if matches!(entry.place, Some(Place::Read(_))) {
+            entry.is_answered = true;
+            return Some(*entry);
+        }
+        shard.remove(&unique)
+    }
+
+    /// The answer of a request that was kept where it was read was sent. Where it is now.
+    pub fn sent(&self, unique: u64) -> Option<Place> {
+        self.shard(unique).remove(&unique).and_then(|entry| entry.place)
+    }
+
+    /// A request is kept elsewhere from now on; whether it was still there.
+    pub fn keep(&self, unique: u64, place: Place) -> bool {
+        let mut shard = self.shard(unique);
+        shard.get_mut(&unique).map(|entry| entry.place = Some(place)).is_some()
     }
 
     /// A signal came for the thread that waits. `None` if the request is not there.
     pub fn interrupt(&self, unique: u64) -> Option<Entry> {
         let mut shard = self.shard(unique);
-        let entry = shard.get_mut(&unique)?;
+        let entry = shard.get_mut(&unique).filter(|entry| !entry.is_answered)?;
         entry.interrupted = true;
         Some(*entry)
     }
@@ -106,6 +130,7 @@ impl Table {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let watched = shard.iter().filter(|(_, entry)| entry.interrupted || entry.kind == Kind::Close);
+            let watched = watched.filter(|(_, entry)| !entry.is_answered);
             found.extend(watched.map(|(unique, entry)| (*unique, *entry)));
         }
         found
@@ -119,8 +144,15 @@ mod tests {
     #[test]
     fn a_request_is_taken_out_once() {
         let table = Table::default();
-        let entry =
-            Entry { kind: Kind::Other, thread: 1, device: 0, arrived: Instant::now(), interrupted: false, slot: None };
+        let entry = Entry {
+            kind: Kind::Other,
+            thread: 1,
+            device: 0,
+            arrived: Instant::now(),
+            interrupted: false,
+            place: None,
+            is_answered: false,
+        };
         for unique in (2..2000).step_by(2) {
             table.insert(unique, entry);
         }
@@ -129,8 +161,34 @@ mod tests {
         assert!(table.interrupt(4).is_some_and(|entry| entry.interrupted));
         assert!(table.interrupt(3000).is_none());
         assert_eq!(table.watched().len(), 2);
-        assert!(table.remove(4).is_some());
-        assert!(table.remove(4).is_none() && table.interrupt(4).is_none());
+        assert!(table.remove(4, |_| ()).is_some());
+        assert!(table.remove(4, |_| ()).is_none() && table.interrupt(4).is_none());
         assert_eq!(table.watched().len(), 1);
+    }
+
+    /// A thread that has read a long request must not read into the same place before the answer is
+    /// on its way.
+    #[test]
+    fn what_is_kept_where_it_was_read_stays_until_its_answer_was_sent() {
+        let table = Table::default();
+        let place = Some(Place::Read(3));
+        let entry = Entry {
+            kind: Kind::Close,
+            thread: 1,
+            device: 0,
+            arrived: Instant::now(),
+            interrupted: true,
+            place,
+            is_answered: false,
+        };
+        table.insert(2, entry);
+        let mut kept = None;
+        assert!(table.remove(2, |entry| kept = entry.place).is_some());
+        assert_eq!(kept, place);
+        assert!(!table.contains(2) && table.watched().is_empty() && table.interrupt(2).is_none());
+        assert!(table.remove(2, |_| ()).is_none(), "it is answered once");
+        assert!(table.keep(2, Place::Area(3)));
+        assert_eq!(table.sent(2), Some(Place::Area(3)));
+        assert!(!table.keep(2, Place::Area(3)));
     }
 }

@@ -11,7 +11,7 @@ fn answer(reply: impl FnOnce(Pending)) -> (i32, Vec<u8>) {
     let (mut reader, writer) = io::pipe().expect("pipe");
     let connection = Arc::new(Connection::new(vec![Device::new(writer.into())], None));
     let bytes = message(opcode::STATFS, 1, &[]);
-    connection.register(&parse(&bytes).expect("a request"), &bytes, 0);
+    connection.register(&parse(&bytes).expect("a request"), &bytes, 0, None);
     reply(Pending::new(&connection, 42));
     drop(connection);
     let mut sent = Vec::new();
