@@ -273,8 +273,10 @@ fn keeping(target: &Target, config: &Config, manager: Option<ServiceManager>) ->
         (_, Waiting::Soft(patience)) => Some(patience),
         (_, Waiting::Hard) => None,
     };
+    let is_volume = matches!(target, Target::Volume(_));
     Keeping {
-        survives: !matches!(target, Target::Volume(_)),
+        survives: !is_volume,
+        is_volume,
         patience,
         on_ready: Box::new(leave_terminal),
         arguments: Some(std::env::args_os().collect()),

@@ -33,8 +33,8 @@ const STACK_BYTES: usize = 64 << 10;
 pub struct Keeper {
     /// `None` once there is nothing to ask any more.
     socket: Mutex<Option<OwnedFd>>,
-    /// What the next daemon gets; `None` if there is to be none.
-    memory: Option<OwnedFd>,
+    /// What the next daemon gets; nothing if there is to be none.
+    memories: Vec<OwnedFd>,
     before: Before,
     /// Closed by the death of this process, which tells the keeper.
     lifeline: Mutex<Option<OwnedFd>>,
@@ -47,13 +47,13 @@ impl Keeper {
     pub(super) fn new(
         socket: OwnedFd,
         lifeline: OwnedFd,
-        memory: Option<OwnedFd>,
+        memories: Vec<OwnedFd>,
         before: Before,
     ) -> Result<Arc<Keeper>, MountError> {
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT))
             .map_err(|error| MountError::step("ask the keeper of", "/proc/self", error))?;
         let (socket, lifeline) = (Mutex::new(Some(socket)), Mutex::new(Some(lifeline)));
-        Ok(Arc::new(Keeper { socket, memory, before, lifeline }))
+        Ok(Arc::new(Keeper { socket, memories, before, lifeline }))
     }
 
     /// How many daemons of this mount have died.
@@ -80,7 +80,7 @@ impl Keeper {
 
     /// Whether another daemon can take the place of this one.
     pub(crate) fn can_replace(&self) -> bool {
-        self.memory.is_some()
+        !self.memories.is_empty()
     }
 
     /// Has another daemon started in the place of this process, which ends at once. What it has not
@@ -94,8 +94,12 @@ impl Keeper {
 
     /// The image that an earlier daemon has served, which is the only one that can be served now.
     pub fn image(&self) -> Option<ImageId> {
-        let note = self.memory.as_ref().and_then(|memory| handover::note(memory).ok())?;
-        (note != [0; handover::NOTE_BYTES]).then_some(ImageId(note))
+        self.note().map(ImageId)
+    }
+
+    fn note(&self) -> Option<[u8; handover::NOTE_BYTES]> {
+        let note = self.memories.first().and_then(|memory| handover::note(memory).ok())?;
+        (note != [0; handover::NOTE_BYTES]).then_some(note)
     }
 
     /// The image that will be served, for the next daemon.
@@ -103,13 +107,56 @@ impl Keeper {
     /// # Errors
     /// An earlier daemon has served another one.
     pub(crate) fn set_image(&self, image: ImageId) -> Result<(), MountError> {
-        if let Some(earlier) = self.image().filter(|earlier| *earlier != image) {
-            let problem =
-                format!("image {earlier} was replaced by {image} while it was mounted; unmount and mount again");
-            return Err(MountError::Keeper { problem });
+        self.set_note(image.0, |earlier| {
+            let earlier = ImageId(earlier);
+            format!("image {earlier} was replaced by {image} while it was mounted; unmount and mount again")
+        })
+    }
+
+    /// The volume that will be served, for the next daemon.
+    ///
+    /// # Errors
+    /// An earlier daemon has served another one.
+    pub(crate) fn set_volume(&self, volume: u128) -> Result<(), MountError> {
+        let mut note = [0; handover::NOTE_BYTES];
+        note[..16].copy_from_slice(&volume.to_le_bytes());
+        self.set_note(note, |_| {
+            "the server has another volume of this name than when it was mounted; unmount and mount again".into()
+        })
+    }
+
+    fn set_note(
+        &self,
+        note: [u8; handover::NOTE_BYTES],
+        replaced: impl FnOnce([u8; handover::NOTE_BYTES]) -> String,
+    ) -> Result<(), MountError> {
+        if let Some(earlier) = self.note().filter(|earlier| *earlier != note) {
+            return Err(MountError::Keeper { problem: replaced(earlier) });
         }
-        let Some(memory) = &self.memory else { return Ok(()) };
-        handover::set_note(memory, &image.0).map_err(|error| MountError::step("keep the state of", "/proc/self", error))
+        let Some(memory) = self.memories.first() else { return Ok(()) };
+        handover::set_note(memory, &note).map_err(|error| MountError::step("keep the state of", "/proc/self", error))
+    }
+
+    /// The memory of the journal of a volume, for `stream`; `None` if the mount ends with its
+    /// daemon.
+    ///
+    /// # Errors
+    /// This process has no descriptor left.
+    pub fn stream_journal(&self) -> Result<Option<OwnedFd>, MountError> {
+        self.memory(1)
+    }
+
+    /// The same for the mount itself.
+    ///
+    /// # Errors
+    /// As [`Keeper::stream_journal`].
+    pub(crate) fn mount_journal(&self) -> Result<Option<OwnedFd>, MountError> {
+        self.memory(2)
+    }
+
+    fn memory(&self, index: usize) -> Result<Option<OwnedFd>, MountError> {
+        let copy = self.memories.get(index).map(OwnedFd::try_clone).transpose();
+        copy.map_err(|error| MountError::step("keep the state of", "/proc/self", error))
     }
 
     /// The mount is served.
@@ -127,8 +174,7 @@ impl Keeper {
         let live = decode(&text).ok_or_else(bad)?;
         let mut descriptors = descriptors.into_iter();
         let (device, control) = descriptors.next().zip(descriptors.next_back()).ok_or_else(bad)?;
-        let memory = self.memory.as_ref().map(OwnedFd::try_clone).transpose();
-        let memory = memory.map_err(|error| MountError::step("start FUSE on", &live.path, error))?;
+        let memory = self.memory(0)?;
         let mount = fuse::Mount { device, clones: descriptors.collect(), memory, gives_up: self.before.gives_up };
         Ok(Fresh { mount, live, control: Some(UnixListener::from(control)) })
     }
@@ -277,7 +323,7 @@ mod tests {
     fn a_keeper_that_has_ended_is_an_error_and_not_a_wait() {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("sockets");
-        let keeper = Keeper::new(ours, lifeline(), None, Before::default()).expect("a keeper");
+        let keeper = Keeper::new(ours, lifeline(), Vec::new(), Before::default()).expect("a keeper");
         drop(theirs);
         let error = keeper.mount(true).err().expect("nobody mounts").to_string();
         assert!(error.contains("its keeper has ended"), "{error}");
@@ -290,7 +336,7 @@ mod tests {
         let memory = handover::create().expect("a memory");
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, _theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("sockets");
-        let keeper = Keeper::new(ours, lifeline(), Some(memory), Before::default()).expect("a keeper");
+        let keeper = Keeper::new(ours, lifeline(), vec![memory], Before::default()).expect("a keeper");
         assert_eq!(keeper.image(), None);
         keeper.set_image(ImageId([5; 32])).expect("kept");
         assert_eq!(keeper.image(), Some(ImageId([5; 32])));

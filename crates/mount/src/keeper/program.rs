@@ -17,7 +17,7 @@ use fuse::handover;
 use host::fork::{execute, inherited};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat};
 
-use super::{Before, Keeper};
+use super::{Before, Keeper, MEMORIES_MAX};
 use crate::MountError;
 
 /// Version of what keepers and daemons have in common.
@@ -97,13 +97,15 @@ impl Newer {
     pub(super) fn execute(
         &self,
         arguments: &[OsString],
-        [socket, lifeline, memory]: [&OwnedFd; 3],
+        [socket, lifeline]: [&OwnedFd; 2],
+        memories: &[OwnedFd],
         before: Before,
     ) -> io::Error {
-        let told = encode([socket, lifeline, memory].map(AsRawFd::as_raw_fd), before);
+        let descriptors = || [socket, lifeline].into_iter().chain(memories);
+        let told = encode(&descriptors().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), before);
         let (name, rest) = arguments.split_at(arguments.len().min(1));
         let arguments = [name, &[told.into()], rest].concat();
-        execute(self.file.as_fd(), arguments, &[socket, lifeline, memory].map(AsFd::as_fd))
+        execute(self.file.as_fd(), arguments, &descriptors().map(AsFd::as_fd).collect::<Vec<_>>())
     }
 }
 
@@ -111,7 +113,7 @@ impl Newer {
 pub struct Inherited {
     socket: OwnedFd,
     lifeline: OwnedFd,
-    memory: OwnedFd,
+    memories: Vec<OwnedFd>,
     before: Before,
 }
 
@@ -128,11 +130,13 @@ impl Inherited {
         let unknown = |problem: String| MountError::Keeper { problem };
         let other = || unknown(format!("this version does not understand the keeper of this mount ({told})"));
         let (descriptors, before) = decode(told).ok_or_else(other)?;
-        let [socket, lifeline, memory] = descriptors.map(inherited);
         let taken = |taken: io::Result<OwnedFd>| taken.map_err(|error| unknown(format!("its keeper: {error}")));
-        let inherited =
-            Inherited { socket: taken(socket)?, lifeline: taken(lifeline)?, memory: taken(memory)?, before };
-        handover::check(&inherited.memory).map_err(|error| unknown(error.to_string()))?;
+        let mut all = descriptors.into_iter().map(|number| taken(inherited(number)));
+        let (Some(socket), Some(lifeline)) = (all.next(), all.next()) else { return Err(other()) };
+        let memories = all.collect::<Result<Vec<_>, _>>()?;
+        let inherited = Inherited { socket: socket?, lifeline: lifeline?, memories, before };
+        let Some(requests) = inherited.memories.first() else { return Err(other()) };
+        handover::check(requests).map_err(|error| unknown(error.to_string()))?;
         arguments.remove(1);
         Ok(Some(inherited))
     }
@@ -144,23 +148,34 @@ impl Inherited {
     pub fn accept(self) -> Result<Arc<Keeper>, MountError> {
         // It was executed by a descriptor, whose number the kernel has made its name.
         let _ = rustix::thread::set_name(c"runnel");
-        let keeper = Keeper::new(self.socket, self.lifeline, Some(self.memory), self.before)?;
+        let keeper = Keeper::new(self.socket, self.lifeline, self.memories, self.before)?;
         keeper.accept()?;
         Ok(keeper)
     }
 }
 
-fn encode([socket, lifeline, memory]: [RawFd; 3], before: Before) -> String {
+/// The journals of a volume are the last ones.
+fn encode(descriptors: &[RawFd], before: Before) -> String {
     let Before { deaths, was_served, gives_up, refused } = before;
     let flags = [was_served, gives_up, refused].map(u32::from);
-    format!("{ARGUMENT}{VERSION},{socket},{lifeline},{memory},{deaths},{},{},{}", flags[0], flags[1], flags[2])
+    let (first, journals) = descriptors.split_at(descriptors.len().min(3));
+    let numbers = first.iter().map(|number| number.cast_unsigned()).chain([deaths]).chain(flags);
+    let numbers = numbers.chain(journals.iter().map(|number| number.cast_unsigned()));
+    numbers.fold(format!("{ARGUMENT}{VERSION}"), |told, number| format!("{told},{number}"))
 }
 
-fn decode(told: &str) -> Option<([RawFd; 3], Before)> {
+fn decode(told: &str) -> Option<(Vec<RawFd>, Before)> {
     let numbers: Vec<u32> = told.split(',').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-    let [version, socket, lifeline, memory, deaths, was_served, gives_up, refused] = numbers.try_into().ok()?;
+    let [version, socket, lifeline, memory, deaths, was_served, gives_up, refused, journals @ ..] = &numbers[..] else {
+        return None;
+    };
+    if *version != VERSION || ![0, MEMORIES_MAX - 1].contains(&journals.len()) {
+        return None;
+    }
+    let (deaths, was_served, gives_up, refused) = (*deaths, *was_served, *gives_up, *refused);
     let before = Before { deaths, was_served: was_served != 0, gives_up: gives_up != 0, refused: refused != 0 };
-    (version == VERSION).then_some(([socket, lifeline, memory].map(u32::cast_signed), before))
+    let descriptors = [socket, lifeline, memory].into_iter().chain(journals);
+    Some((descriptors.map(|number| number.cast_signed()).collect(), before))
 }
 
 #[cfg(test)]
@@ -170,9 +185,12 @@ mod tests {
     #[test]
     fn what_a_daemon_inherits_is_told_by_an_argument() {
         let before = Before { deaths: 7, was_served: true, gives_up: false, refused: true };
-        let told = encode([5, 6, 70], before);
+        let told = encode(&[5, 6, 70], before);
         assert_eq!(told, "--keeper=1,5,6,70,7,1,0,1");
-        assert_eq!(decode(&told[ARGUMENT.len()..]), Some(([5, 6, 70], before)));
+        assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70], before)));
+        let told = encode(&[5, 6, 70, 71, 72], before);
+        assert_eq!(told, "--keeper=1,5,6,70,7,1,0,1,71,72");
+        assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70, 71, 72], before)));
         for other in ["", "1", "2,5,6,70,7,1,0,1", "1,5,6,70,7,1,0", "1,5,6,70,7,1,0,1,1", "1,5,6,70,-7,1,0,1"] {
             assert_eq!(decode(other), None, "{other}");
             let mut arguments = vec!["runnel".into(), format!("{ARGUMENT}{other}").into(), "mount".into()];

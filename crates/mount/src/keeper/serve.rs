@@ -21,8 +21,8 @@ use rustix::process::Signal;
 use super::program::{Newer, Program};
 use super::store::{Left, ServiceManager};
 use super::{
-    ACCEPT, ANSWER_BYTES_MAX, Before, CLONES, DESCRIPTORS_MAX, DONE, END, ERROR, Keeper, MOUNT, NOT_DONE, READY,
-    REPLACE,
+    ACCEPT, ANSWER_BYTES_MAX, Before, CLONES, DESCRIPTORS_MAX, DONE, END, ERROR, Keeper, MEMORIES_MAX, MOUNT, NOT_DONE,
+    READY, REPLACE,
 };
 use crate::MountError;
 use crate::control::{self, SocketName};
@@ -60,6 +60,8 @@ const EXECUTE_FAILED: i32 = 126;
 pub struct Keeping {
     /// Whether a daemon that died is replaced.
     pub survives: bool,
+    /// Whether it is a volume: a daemon keeps more for the next one than requests.
+    pub is_volume: bool,
     /// How long programs may wait until a new daemon serves them; for ever by default. Then the
     /// mount is taken away, and what waits fails.
     pub patience: Option<Duration>,
@@ -97,12 +99,13 @@ pub fn keep(mut place: MountPoint, mut keeping: Keeping, stop: &Stop) -> Result<
     let failed = |error: io::Error| MountError::step("start the daemon of", &path, error);
     let (mut before, mut soon) = (Before::default(), 0);
     let left = keeping.manager.as_mut().filter(|_| keeping.survives).and_then(|manager| manager.take(&place));
+    let left = left.filter(|left| left.memories.len() == memories_of(&keeping));
     let mut kept = match left {
         Some(left) => {
             (before.deaths, before.was_served) = (left.deaths, true);
             Kept::of(place, left)
         }
-        None => Kept::new(place, keeping.survives.then(handover::create).transpose().map_err(failed)?),
+        None => Kept::new(place, memories(&keeping).map_err(failed)?),
     };
     let mut program = keeping.arguments.as_ref().filter(|_| keeping.survives).and_then(|_| Program::this());
     let mut waits_since = Instant::now();
@@ -131,7 +134,7 @@ pub fn keep(mut place: MountPoint, mut keeping: Keeping, stop: &Stop) -> Result<
             // A new daemon that could not begin, such as because its server is away.
             Exit::Code(_) => before.was_served && kept.phase == Phase::Opening,
         };
-        if was_asked || !died || kept.memory.is_none() || !kept.place.is_connected() {
+        if was_asked || !died || kept.memories.is_empty() || !kept.place.is_connected() {
             return Ok(Started::Over(exit));
         }
         if kept.leaves && kept.dying.is_empty() {
@@ -179,6 +182,17 @@ enum Begun {
     There(Copy, OwnedFd, PipeReader),
 }
 
+/// How many memories outlive a daemon: that of requests, and of a volume the journals of `stream`
+/// and of the mount.
+fn memories_of(keeping: &Keeping) -> usize {
+    if keeping.is_volume { MEMORIES_MAX } else { 1 }
+}
+
+fn memories(keeping: &Keeping) -> io::Result<Vec<OwnedFd>> {
+    let memory = |index| if index == 0 { handover::create() } else { stream::Journal::memory() };
+    (0..memories_of(keeping)).filter(|_| keeping.survives).map(memory).collect()
+}
+
 /// How far a daemon has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -191,7 +205,8 @@ enum Phase {
 /// What a keeper holds.
 struct Kept {
     place: MountPoint,
-    memory: Option<OwnedFd>,
+    /// What the next daemon gets; nothing if there is to be none.
+    memories: Vec<OwnedFd>,
     control: Option<(UnixListener, SocketName)>,
     clones: Vec<OwnedFd>,
     phase: Phase,
@@ -211,10 +226,10 @@ struct Kept {
 type Answer = (Vec<u8>, Vec<OwnedFd>);
 
 impl Kept {
-    fn new(place: MountPoint, memory: Option<OwnedFd>) -> Kept {
+    fn new(place: MountPoint, memories: Vec<OwnedFd>) -> Kept {
         Kept {
             place,
-            memory,
+            memories,
             control: None,
             clones: Vec::new(),
             phase: Phase::Opening,
@@ -228,7 +243,7 @@ impl Kept {
 
     /// What an earlier keeper has mounted at `place`.
     fn of(place: MountPoint, left: Left) -> Kept {
-        let mut kept = Kept::new(place, Some(left.memory));
+        let mut kept = Kept::new(place, left.memories);
         kept.control = Some((left.control, SocketName::at(left.socket)));
         (kept.clones, kept.is_stored) = (left.clones, true);
         kept
@@ -247,17 +262,17 @@ impl Kept {
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         let (alive, lifeline) = io::pipe()?;
         let lifeline = OwnedFd::from(lifeline);
-        let memory = self.memory.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let memories = self.memories.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         match fork()? {
             Forked::Parent(daemon) => Ok(Begun::There(daemon, ours, alive)),
             Forked::Child => {
                 drop((ours, alive));
-                if let (Some(newer), Some(memory), Some(arguments)) = (newer, &memory, &keeping.arguments) {
-                    let error = newer.execute(arguments, [&theirs, &lifeline, memory], before);
+                if let (Some(newer), Some(arguments)) = (newer, &keeping.arguments) {
+                    let error = newer.execute(arguments, [&theirs, &lifeline], &memories, before);
                     (keeping.tell)(&format!("the new program cannot be executed: {error}"));
                     std::process::exit(EXECUTE_FAILED);
                 }
-                Ok(Begun::Here(Keeper::new(theirs, lifeline, memory, before)))
+                Ok(Begun::Here(Keeper::new(theirs, lifeline, memories, before)))
             }
         }
     }
@@ -360,7 +375,7 @@ impl Kept {
                 Ok((vec![DONE], Vec::new()))
             }
             REPLACE => {
-                self.replaces = self.memory.is_some();
+                self.replaces = !self.memories.is_empty();
                 Ok((vec![if self.replaces { DONE } else { NOT_DONE }], Vec::new()))
             }
             _ => match MOUNT.iter().position(|known| *known == request) {
@@ -387,7 +402,7 @@ impl Kept {
         if self.control.is_none() {
             let control = control::listen()?;
             let device = self.place.mount(read_only)?.mount.device;
-            if self.memory.is_some() {
+            if !self.memories.is_empty() {
                 // Without them the threads share the device.
                 self.clones = (0..CLONES).map_while(|_| fuse::clone_of(&device).ok()).collect();
             }
@@ -410,9 +425,9 @@ impl Kept {
 
     /// Has the service manager keep what was mounted, if it can.
     fn store(&mut self, manager: Option<&ServiceManager>) {
-        let (Some(manager), Some(memory), Some((control, _))) = (manager, &self.memory, &self.control) else { return };
+        let (Some(manager), Some((control, _))) = (manager, &self.control) else { return };
         let Some((_, device)) = self.place.live().filter(|_| !self.place.is_overlaid()) else { return };
-        self.is_stored = manager.keep([device.as_fd(), memory.as_fd(), control.as_fd()], &self.clones).is_ok();
+        self.is_stored = manager.keep([device.as_fd(), control.as_fd()], &self.memories, &self.clones).is_ok();
         self.note(Some(manager), 0);
     }
 

@@ -19,9 +19,9 @@ use host::signals::Signals;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
 
-use super::CLONES;
 use super::link::{decode, encode};
 use super::serve::send;
+use super::{CLONES, MEMORIES_MAX};
 use crate::MountError;
 use crate::fuse_mount::{Live, MountPoint};
 
@@ -33,6 +33,7 @@ const FIRST: i32 = 3;
 const DEVICE: &str = "runnel-device";
 const CLONE: &str = "runnel-clone-";
 const MEMORY: &str = "runnel-memory";
+const JOURNAL: &str = "runnel-journal-";
 const CONTROL: &str = "runnel-control";
 const STATE: &str = "runnel-state";
 
@@ -56,7 +57,7 @@ pub(super) struct Left {
     pub(super) live: Live,
     pub(super) device: OwnedFd,
     pub(super) clones: Vec<OwnedFd>,
-    pub(super) memory: OwnedFd,
+    pub(super) memories: Vec<OwnedFd>,
     pub(super) control: UnixListener,
     /// The path of the control socket.
     pub(super) socket: PathBuf,
@@ -108,6 +109,8 @@ impl ServiceManager {
     fn sort(&mut self, mut given: Vec<(String, OwnedFd)>) -> Option<Left> {
         given.sort_by(|(first, _), (second, _)| first.cmp(second));
         let clones = given.extract_if(.., |(name, _)| name.starts_with(CLONE)).map(|(_, clone)| clone).collect();
+        let journals: Vec<OwnedFd> =
+            given.extract_if(.., |(name, _)| name.starts_with(JOURNAL)).map(|(_, journal)| journal).collect();
         let mut one = |name: &str| given.extract_if(.., |(known, _)| known == name).next().map(|(_, found)| found);
         let (device, memory, control, state) = (one(DEVICE)?, one(MEMORY)?, one(CONTROL)?, one(STATE)?);
         let mut text = vec![0; STATE_BYTES_MAX];
@@ -115,18 +118,25 @@ impl ServiceManager {
         let (deaths, socket, live) = read(&text[..length])?;
         // This one is in the store.
         self.state = state;
-        Some(Left { live, device, clones, memory, control: UnixListener::from(control), socket, deaths })
+        let memories = std::iter::once(memory).chain(journals).collect();
+        Some(Left { live, device, clones, memories, control: UnixListener::from(control), socket, deaths })
     }
 
     /// Has the descriptors of a mount kept.
     ///
     /// # Errors
     /// The manager cannot be reached.
-    pub(super) fn keep(&self, [device, memory, control]: [BorrowedFd<'_>; 3], clones: &[OwnedFd]) -> io::Result<()> {
-        let named = [(DEVICE, device), (MEMORY, memory), (CONTROL, control), (STATE, self.state.as_fd())];
+    pub(super) fn keep(
+        &self,
+        [device, control]: [BorrowedFd<'_>; 2],
+        memories: &[OwnedFd],
+        clones: &[OwnedFd],
+    ) -> io::Result<()> {
+        let named = [(DEVICE, device), (CONTROL, control), (STATE, self.state.as_fd())];
+        let memories = memories.iter().enumerate().map(|(number, memory)| (memory_name(number), memory.as_fd()));
         let clones = clones.iter().enumerate().map(|(number, clone)| (clone_name(number), clone.as_fd()));
         let named = named.into_iter().map(|(name, descriptor)| (name.to_string(), descriptor));
-        for (name, descriptor) in named.chain(clones) {
+        for (name, descriptor) in named.chain(memories).chain(clones) {
             send(self.socket.as_fd(), format!("FDSTORE=1\nFDNAME={name}").as_bytes(), &[descriptor])?;
         }
         Ok(())
@@ -144,8 +154,8 @@ impl ServiceManager {
 
     /// What was kept is of no use any more.
     pub(super) fn forget(&self) {
-        let named = [DEVICE, MEMORY, CONTROL, STATE].map(String::from);
-        for name in named.into_iter().chain((0..CLONES).map(clone_name)) {
+        let named = [DEVICE, CONTROL, STATE].map(String::from).into_iter().chain((0..MEMORIES_MAX).map(memory_name));
+        for name in named.chain((0..CLONES).map(clone_name)) {
             let _ = send(self.socket.as_fd(), format!("FDSTOREREMOVE=1\nFDNAME={name}").as_bytes(), &[]);
         }
     }
@@ -167,6 +177,11 @@ impl ServiceManager {
     }
 }
 
+/// The requests, or a journal.
+fn memory_name(number: usize) -> String {
+    if number == 0 { MEMORY.to_string() } else { format!("{JOURNAL}{number}") }
+}
+
 fn clone_name(number: usize) -> String {
     format!("{CLONE}{number}")
 }
@@ -182,7 +197,9 @@ fn given() -> Vec<(String, OwnedFd)> {
     let numbered = (FIRST..).take(count).zip(names.split(':'));
     // What is not ours stays open, and in nobody's way.
     numbered
-        .filter(|(_, name)| [DEVICE, MEMORY, CONTROL, STATE].contains(name) || name.starts_with(CLONE))
+        .filter(|(_, name)| {
+            [DEVICE, MEMORY, CONTROL, STATE].contains(name) || name.starts_with(CLONE) || name.starts_with(JOURNAL)
+        })
         .filter_map(|(number, name)| Some((name.to_string(), inherited(number).ok()?)))
         .collect()
 }

@@ -68,8 +68,13 @@ pub(super) fn start(
             drop(ready);
             let on_ready = Box::new(move || (&told).write_all(b"1"));
             let How { patience, arguments, tell } = how;
-            serve(options, place, Keeping { survives: true, patience, on_ready, arguments, manager: None, tell }, open)
-                .map(Started::InChild)
+            serve(
+                options,
+                place,
+                Keeping { survives: true, is_volume: false, patience, on_ready, arguments, manager: None, tell },
+                open,
+            )
+            .map(Started::InChild)
         }
     }
 }

@@ -105,12 +105,19 @@ impl Maker {
     }
 }
 
-/// Opens a file, and makes it with its lists if it is not there.
-pub(super) fn open_file(state: &Arc<State>, path: &[u8], how: OpenHow, made: Made, token: Token, done: Done<Opened>) {
-    let mode = made.mode;
+/// Opens a file for a request, and makes it with its lists if it is not there.
+pub(super) fn open_file(
+    state: &Arc<State>,
+    unique: u64,
+    path: &[u8],
+    how: OpenHow,
+    (made, token): (Made, Token),
+    done: Done<Opened>,
+) {
+    let (mode, volume) = (made.mode, state.volume_for(unique));
     let Some(access) = made.xattrs.into_iter().find(|xattr| xattr.name == ACL_ACCESS) else {
         let how = OpenHow { create: Some(mode), ..how };
-        return state.volume.open_file(path, how, token, done);
+        return volume.open_file(path, how, token, done);
     };
     // Only a file that this call made gets the list.
     let new = OpenHow { create: Some(mode & !GROUP_BITS), exclusive: true, ..how };
@@ -123,7 +130,7 @@ pub(super) fn open_file(state: &Arc<State>, path: &[u8], how: OpenHow, made: Mad
         }
         Err(error) => done(Err(error)),
     });
-    state.volume.open_file(path, new, token, then);
+    volume.open_file(path, new, token, then);
 }
 
 /// Gives a new file its list, and with it its bits.

@@ -55,7 +55,7 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
     if unchanged {
         flags |= open_flag::KEEP_CACHE;
     }
-    if !how.changes() && !state.volume.info().writable {
+    if !how.changes() && !state.settings.writable {
         // Closing it waits for nothing, and releases no locks.
         flags |= open_flag::NOFLUSH;
     }
@@ -75,9 +75,14 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             Err(error) if error.kind() == ErrorKind::NotFound => return reply.error(errno::STALE),
             Err(error) => return reply.error(errno::of_stream(&error)),
         };
-        let mut inodes = opening.inodes();
+        let mut kept = opening.kept();
+        let inodes = &mut kept.inodes;
         let (same, differs) = (inodes.is_same(number, &opened.info), inodes.differs(number, &opened.info));
-        drop(inodes);
+        let is_doubtful = inodes.is_doubtful(number);
+        if same {
+            inodes.opened(number, opened.handle, how.changes());
+        }
+        drop(kept);
         if !same {
             // Another device put another file there: the kernel looks the name up again, and opens
             // that one.
@@ -88,8 +93,7 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             // Without this the kernel would read up to the size that it was told before.
             opening.forget_attributes(number);
         }
-        opening.opened(number, opened.handle, how.changes());
-        let unchanged = opened.unchanged && !opening.locks.drops_pages(number);
+        let unchanged = opened.unchanged && !is_doubtful && !opening.locks.drops_pages(number);
         let (volume, handle) = (opening.volume.clone(), opened.handle);
         let finish: Done<()> = Box::new(move |cut| {
             let answered = match cut {
@@ -99,6 +103,9 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
                     false
                 }
             };
+            if answered && is_doubtful {
+                opening.kept().inodes.dropped(number);
+            }
             if !answered {
                 // The program was killed while it waited, or gets an error: nobody will release
                 // this handle.
@@ -110,7 +117,8 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             false => finish(Ok(())),
         }
     });
-    state.volume.open_file(&path, OpenHow { truncate: how.truncate && !cuts, ..how }, state.token(request), done);
+    let volume = state.volume_for(request.unique());
+    volume.open_file(&path, OpenHow { truncate: how.truncate && !cuts, ..how }, state.token(request), done);
 }
 
 pub(super) fn create(
@@ -128,18 +136,21 @@ pub(super) fn create(
     let path = path_or_reply!(state.path_in(folder, &name), reply);
     let Maker { owner, token } = Maker::new(state, request);
     let how = OpenHow { owner, ..how(create.flags, Some((create.mode & 0o7777) as u16)) };
-    let (making, opening) = (state.clone(), state.clone());
+    let (making, opening, unique) = (state.clone(), state.clone(), request.unique());
     let finish = move |opened: Result<Opened, Errno>| match opened {
         Ok(opened) => {
-            let number = making.inodes().found(folder.0, &name, &opened.info);
-            making.opened(number, opened.handle, how.changes());
-            let flags = open_flags(&making, how, opened.unchanged);
+            let mut kept = making.kept();
+            let number = kept.inodes.found(folder.0, &name, &opened.info);
+            kept.inodes.opened(number, opened.handle, how.changes());
+            let is_doubtful = kept.inodes.is_doubtful(number);
+            drop(kept);
+            let flags = open_flags(&making, how, opened.unchanged && !is_doubtful);
             let attributes = making.attributes(number, &opened.info);
             let handle = FileHandle(opened.handle.0);
             if !reply.created(&making.settings.ttl, &attributes, GENERATION, handle, flags) {
                 // The program was killed while it waited. The file stays; the kernel has neither
                 // its inode nor its handle.
-                making.inodes().forget(number, 1);
+                making.kept().inodes.forget(number, 1);
                 making.closed(number, opened.handle, Box::new(drop));
             }
         }
@@ -148,7 +159,7 @@ pub(super) fn create(
     acls::made_in(state, folder, Wanted::opened(create), move |given| match given {
         Ok(given) => {
             let done: Done<Opened> = Box::new(move |opened| finish(opened.map_err(|error| errno::of_stream(&error))));
-            acls::open_file(&opening, &path, how, given, token, done);
+            acls::open_file(&opening, unique, &path, how, (given, token), done);
         }
         Err(error) => finish(Err(error)),
     });
@@ -164,15 +175,15 @@ pub(super) fn read(state: &Arc<State>, request: &Request, read: fuse::Read, repl
 }
 
 pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
-    let count = write.data.len() as u32;
+    let (count, volume) = (write.data.len() as u32, state.volume_for(reply.unique()));
     let done: Done<()> = Box::new(move |written| match written {
         Ok(()) => reply.written(count),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
     let (handle, bytes) = (Handle(write.handle.0), Bytes::copy_from_slice(write.data));
     match write.is_writeback {
-        true => state.volume.write_pages(handle, write.offset, bytes, done),
-        false => state.volume.write(handle, write.offset, bytes, done),
+        true => volume.write_pages(handle, write.offset, bytes, done),
+        false => volume.write(handle, write.offset, bytes, done),
     }
 }
 
@@ -180,7 +191,7 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
 /// Then all locks of the process on the file are released.
 pub(super) fn flush(state: &Arc<State>, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
-    let writes = state.writers().contains(&handle);
+    let writes = state.kept().inodes.writes(number, handle);
     if !writes && !locking::has(state, number, owner) {
         return reply.ok();
     }

@@ -52,7 +52,7 @@ impl Filesystem for VolumeFilesystem {
             | capability::ATOMIC_O_TRUNC
             | capability::DO_READDIRPLUS
             | capability::READDIRPLUS_AUTO;
-        if self.state.volume.info().writable {
+        if self.state.settings.writable {
             wanted |= capability::POSIX_LOCKS | capability::FLOCK_LOCKS;
         }
         if self.state.settings.direct {
@@ -79,7 +79,7 @@ impl Filesystem for VolumeFilesystem {
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
         count(&self.state.operations.forget);
-        self.state.inodes().forget(number, lookups);
+        self.state.kept().inodes.forget(number, lookups);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -184,11 +184,13 @@ impl Filesystem for VolumeFilesystem {
         locking::setlk(&self.state, number, &lock, wait, reply);
     }
 
-    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
         count(&self.state.operations.opendir);
-        let handle = self.state.open_folder();
-        if !reply.opened(handle, 0) {
-            self.state.close_folder(handle);
+        // No other request has this number.
+        let handle = request.unique();
+        self.state.kept().put_folder(handle, None);
+        if !reply.opened(FileHandle(handle), 0) {
+            self.state.kept().remove_folder(handle);
         }
     }
 
@@ -204,7 +206,7 @@ impl Filesystem for VolumeFilesystem {
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         count(&self.state.operations.release);
-        self.state.close_folder(handle);
+        self.state.kept().remove_folder(handle.0);
         reply.ok();
     }
 

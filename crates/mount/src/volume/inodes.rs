@@ -8,9 +8,12 @@
 //! server says that there are. A file that was removed while it is open has none.
 //!
 //! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form
-//! a tree.
+//! a tree. The table knows which of its nodes have changed, so that they can be written to a
+//! journal (`kept`).
 
-use std::collections::HashMap;
+mod kept;
+
+use std::collections::{BTreeSet, HashMap};
 
 use fuse::INodeNo;
 use stream::{FileInfo, FileKind, Handle, Seen};
@@ -47,10 +50,13 @@ struct Node {
     lookups: u64,
     /// Nodes that have this one as their folder.
     children: u32,
-    /// Open handles, the oldest first.
-    handles: Vec<Handle>,
+    /// Open handles, the oldest first, and whether each may change the file, by writing or by
+    /// truncation at open.
+    handles: Vec<(Handle, bool)>,
     /// The version and size that the kernel was told last.
     told: Option<(Seen, u64)>,
+    /// The kernel may have pages of it that an earlier daemon should have dropped.
+    is_doubtful: bool,
 }
 
 /// All inodes that the kernel knows.
@@ -59,8 +65,10 @@ pub(super) struct Inodes {
     nodes: HashMap<u64, Node>,
     by_file: HashMap<u64, u64>,
     by_name: HashMap<Name, u64>,
-    /// The next provisional number.
+    /// The last provisional number.
     next: u64,
+    /// Nodes that have changed since they were last written to the journal.
+    changed: BTreeSet<u64>,
 }
 
 impl Inodes {
@@ -74,16 +82,35 @@ impl Inodes {
             children: 0,
             handles: Vec::new(),
             told: None,
+            is_doubtful: false,
         };
         let nodes = HashMap::from([(TOP, top)]);
-        Inodes { nodes, by_file: HashMap::new(), by_name: HashMap::new(), next: PROVISIONAL }
+        let (by_file, by_name) = (HashMap::new(), HashMap::new());
+        Inodes { nodes, by_file, by_name, next: PROVISIONAL, changed: BTreeSet::new() }
+    }
+
+    /// A node that is about to change.
+    fn changing(&mut self, number: u64) -> Option<&mut Node> {
+        let node = self.nodes.get_mut(&number)?;
+        self.changed.insert(number);
+        Some(node)
+    }
+
+    /// A file has this id.
+    fn put_id(&mut self, number: u64, id: u64) {
+        if let Some(node) = self.changing(number) {
+            node.file = id;
+        }
+        if let Some(before) = self.by_file.insert(id, number) {
+            self.changed.insert(before);
+        }
     }
 
     /// The file of a name now. The kernel's look-up count grows by one.
     pub fn found(&mut self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
         let number = self.number_of(folder, name, info);
         self.put_name(number, folder, name, info.links > 1 && info.kind != FileKind::Folder);
-        if let Some(node) = self.nodes.get_mut(&number) {
+        if let Some(node) = self.changing(number) {
             node.lookups += 1;
             node.told = Some((info.seen, info.size));
         }
@@ -105,12 +132,11 @@ impl Inodes {
         let id = info.seen.file;
         let fits = |node: &Node| node.kind == info.kind && (node.file == id || node.file == 0);
         if let Some(number) = self.by_name.get(&(folder, name.into())).copied()
-            && let Some(node) = self.nodes.get_mut(&number).filter(|node| fits(node))
+            && let Some(node) = self.nodes.get(&number).filter(|node| fits(node))
         {
             if node.file == 0 && id != 0 {
                 // It is on the server now.
-                node.file = id;
-                self.by_file.insert(id, number);
+                self.put_id(number, id);
             }
             return number;
         }
@@ -125,11 +151,20 @@ impl Inodes {
             self.next += 1;
             self.next
         };
-        let node =
-            Node { names: vec![], file: id, kind: info.kind, lookups: 0, children: 0, handles: vec![], told: None };
+        let node = Node {
+            names: vec![],
+            file: id,
+            kind: info.kind,
+            lookups: 0,
+            children: 0,
+            handles: vec![],
+            told: None,
+            is_doubtful: false,
+        };
         self.nodes.insert(number, node);
+        self.changed.insert(number);
         if id != 0 {
-            self.by_file.insert(id, number);
+            self.put_id(number, id);
         }
         number
     }
@@ -139,7 +174,7 @@ impl Inodes {
     fn put_name(&mut self, number: u64, folder: u64, name: &[u8], several: bool) {
         let key: Name = (folder, name.into());
         if self.by_name.get(&key) == Some(&number) {
-            if let Some(node) = self.nodes.get_mut(&number) {
+            if let Some(node) = self.changing(number).filter(|node| node.names.last() != Some(&key)) {
                 node.names.retain(|other| *other != key);
                 node.names.push(key);
             }
@@ -160,7 +195,7 @@ impl Inodes {
             self.drop_if_unused(before);
         }
         self.by_name.insert(key.clone(), number);
-        if let Some(node) = self.nodes.get_mut(&number) {
+        if let Some(node) = self.changing(number) {
             node.names.push(key);
         }
         if let Some(node) = self.nodes.get_mut(&folder) {
@@ -180,7 +215,7 @@ impl Inodes {
     }
 
     fn take_name(&mut self, number: u64, key: &Name) {
-        let Some(node) = self.nodes.get_mut(&number) else { return };
+        let Some(node) = self.changing(number) else { return };
         let Some(at) = node.names.iter().position(|name| name == key) else { return };
         node.names.remove(at);
         if self.by_name.get(key) == Some(&number) {
@@ -221,7 +256,7 @@ impl Inodes {
 
     /// The kernel forgot so many look-ups.
     pub fn forget(&mut self, number: INodeNo, lookups: u64) {
-        if let Some(node) = self.nodes.get_mut(&number.0).filter(|_| number.0 != TOP) {
+        if let Some(node) = self.changing(number.0).filter(|_| number.0 != TOP) {
             node.lookups = node.lookups.saturating_sub(lookups);
             self.drop_if_unused(number.0);
         }
@@ -232,6 +267,7 @@ impl Inodes {
         if number == TOP || !self.nodes.get(&number).is_some_and(unused) {
             return;
         }
+        self.changed.insert(number);
         let names = self.nodes.get(&number).map(|node| node.names.clone()).unwrap_or_default();
         names.iter().for_each(|name| self.take_name(number, name));
         if let Some(node) = self.nodes.remove(&number)
@@ -282,13 +318,12 @@ impl Inodes {
     /// Whether the file at the path of a number is still the file of that number. A file that had
     /// no id gets it.
     pub fn is_same(&mut self, number: INodeNo, info: &FileInfo) -> bool {
-        let Some(node) = self.nodes.get_mut(&number.0) else { return false };
+        let Some(node) = self.nodes.get(&number.0) else { return false };
         if number.0 == TOP {
             return info.kind == FileKind::Folder;
         }
         if node.file == 0 && info.seen.file != 0 && !self.by_file.contains_key(&info.seen.file) {
-            node.file = info.seen.file;
-            self.by_file.insert(node.file, number.0);
+            self.put_id(number.0, info.seen.file);
         }
         let node = &self.nodes[&number.0];
         node.kind == info.kind && (info.seen.file == 0 || node.file == info.seen.file)
@@ -306,18 +341,36 @@ impl Inodes {
         self.nodes.get(&number.0).is_none_or(|node| node.told != Some((info.seen, info.size)))
     }
 
-    /// A handle was opened.
-    pub fn opened(&mut self, number: INodeNo, handle: Handle) {
-        if let Some(node) = self.nodes.get_mut(&number.0) {
-            node.handles.push(handle);
+    /// A handle was opened. It may have been opened for an earlier daemon already.
+    pub fn opened(&mut self, number: INodeNo, handle: Handle, changes: bool) {
+        if let Some(node) = self.changing(number.0) {
+            node.handles.retain(|(open, _)| *open != handle);
+            node.handles.push((handle, changes));
         }
     }
 
     /// It was closed.
     pub fn closed(&mut self, number: INodeNo, handle: Handle) {
-        if let Some(node) = self.nodes.get_mut(&number.0) {
-            node.handles.retain(|open| *open != handle);
+        if let Some(node) = self.changing(number.0) {
+            node.handles.retain(|(open, _)| *open != handle);
             self.drop_if_unused(number.0);
+        }
+    }
+
+    /// Whether a handle may change its file.
+    pub fn writes(&self, number: INodeNo, handle: Handle) -> bool {
+        self.nodes.get(&number.0).is_some_and(|node| node.handles.contains(&(handle, true)))
+    }
+
+    /// Whether the kernel may have pages of a file that an earlier daemon should have dropped.
+    pub fn is_doubtful(&self, number: INodeNo) -> bool {
+        self.nodes.get(&number.0).is_some_and(|node| node.is_doubtful)
+    }
+
+    /// The kernel has dropped them.
+    pub fn dropped(&mut self, number: INodeNo) {
+        if let Some(node) = self.nodes.get_mut(&number.0) {
+            node.is_doubtful = false;
         }
     }
 
@@ -328,7 +381,7 @@ impl Inodes {
 
     /// Some open handle of a file.
     pub fn handle(&self, number: INodeNo) -> Option<Handle> {
-        self.nodes.get(&number.0)?.handles.first().copied()
+        self.nodes.get(&number.0)?.handles.first().map(|(handle, _)| *handle)
     }
 
     /// Id of a file on the server; 0 if it has none, or is not known.
@@ -339,7 +392,8 @@ impl Inodes {
     /// This handle of a file if it is open, else another open one, if there is one.
     pub fn open_handle(&self, number: INodeNo, wanted: Handle) -> Handle {
         let open = self.nodes.get(&number.0).map_or(&[][..], |node| &node.handles);
-        if open.contains(&wanted) { wanted } else { open.first().copied().unwrap_or(wanted) }
+        let is_open = open.iter().any(|(handle, _)| *handle == wanted);
+        if is_open { wanted } else { open.first().map_or(wanted, |(handle, _)| *handle) }
     }
 
     /// Files that are known, the top folder among them.

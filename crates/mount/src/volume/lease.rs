@@ -5,10 +5,13 @@
 //! and how many seconds are left. It is not listed, so that programs that copy attributes do not
 //! copy it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use stream::LeaseKind;
+
+use super::record::Record;
 
 /// Name of the attribute.
 pub(super) const NAME: &str = "user.runnel.lease";
@@ -40,17 +43,49 @@ pub(super) fn parse(value: &[u8]) -> Option<Option<(LeaseKind, Duration)>> {
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     held: HashMap<u64, (LeaseKind, Instant)>,
+    /// What has changed since it was last written to the journal.
+    changed: BTreeSet<u64>,
 }
 
 impl Leases {
     /// A lease was given, or given back.
     pub fn put(&mut self, inode: u64, kind: Option<LeaseKind>, until: Instant, now: Instant) {
+        self.changed.insert(inode);
         if self.held.len() >= LEASES_MAX {
             self.held.retain(|_, (_, until)| *until > now);
         }
         match kind {
             Some(kind) if self.held.len() < LEASES_MAX => drop(self.held.insert(inode, (kind, until))),
             _ => drop(self.held.remove(&inode)),
+        }
+    }
+
+    /// Adds what has changed since the last call.
+    pub fn take_changes(&mut self, records: &mut Vec<Record>) {
+        let changed = std::mem::take(&mut self.changed);
+        records.extend(changed.into_iter().map(|inode| self.record(inode)));
+    }
+
+    /// All that is true.
+    pub fn all(&self, records: &mut Vec<Record>) {
+        records.extend(self.held.keys().map(|inode| self.record(*inode)));
+    }
+
+    fn record(&self, inode: u64) -> Record {
+        let lease = self.held.get(&inode).map(|(kind, until)| {
+            let left = until.saturating_duration_since(Instant::now());
+            (*kind == LeaseKind::Exclusive, (clock() + left).as_nanos() as u64)
+        });
+        Record::Lease { number: inode, lease }
+    }
+
+    /// Takes a record of an earlier daemon.
+    pub fn replay(&mut self, inode: u64, lease: Option<(bool, u64)>) {
+        self.held.remove(&inode);
+        if let Some((is_exclusive, until)) = lease {
+            let kind = if is_exclusive { LeaseKind::Exclusive } else { LeaseKind::Shared };
+            let left = Duration::from_nanos(until).saturating_sub(clock());
+            self.held.insert(inode, (kind, Instant::now() + left));
         }
     }
 
@@ -64,6 +99,12 @@ impl Leases {
         };
         format!("{kind} {}", until.duration_since(now).as_secs())
     }
+}
+
+/// The time that processes of this machine share, and that `Instant` has too.
+fn clock() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use fuse::{Errno, INodeNo, Lock, LockType, ReplyLock};
 use stream::{Done, ErrorKind, Handle, HeldLock, LockOwner, LockWish, Opened, StreamError};
 use units::{LockKind, LockPiece, LockRange};
 
+use super::kept::Kept;
 use super::locks::Attempt;
 use super::state::State;
 use crate::errno;
@@ -90,7 +91,7 @@ pub(super) fn setlk(state: &Arc<State>, number: INodeNo, lock: &Lock, waits: boo
 /// Unlocks, which always succeeds: fsync and close report changes that could not be sent.
 fn give_back(state: &Arc<State>, number: INodeNo, handle: Handle, wish: &LockWish, reply: ReplyLock) {
     let (owner, piece) = (wish.owner, LockPiece { start: wish.start, end: wish.end, kind: None });
-    if !state.locks.held().has(number, owner) {
+    if !state.kept().held.has(number, owner) {
         let _ = reply.done();
         return;
     }
@@ -111,37 +112,38 @@ fn unlock_all(state: &Arc<State>, number: INodeNo, handle: Handle, owner: LockOw
 /// Releases a range, or weakens its lock.
 fn set(state: &Arc<State>, number: INodeNo, handle: Handle, (owner, pid): (LockOwner, u32), piece: LockPiece) {
     let LockPiece { start, end, kind } = piece;
-    state.locks.held().note(number, owner, handle, piece);
     // The descriptor may be closed by now; the lock is the file's.
-    let handle = state.inodes().open_handle(number, handle);
+    let open = state.kept().inodes.open_handle(number, handle);
     let wish = LockWish { owner, start, end, kind, test: false, pid };
-    state.volume.lock(handle, wish, Box::new(drop));
+    state.volume.lock(open, wish, Box::new(drop));
+    // If this process dies before, the next one unlocks again, which changes nothing.
+    state.kept().held.note(number, owner, handle, piece);
     state.locks.wake(number);
 }
 
 /// Whether a process has locked a file by fcntl(2).
 pub(super) fn has(state: &State, number: INodeNo, process: u64) -> bool {
-    state.locks.held().has(number, LockOwner { is_flock: false, number: process })
+    state.kept().held.has(number, LockOwner { is_flock: false, number: process })
 }
 
 /// Releases the fcntl(2) locks of a process on a file, because it closes a descriptor.
 pub(super) fn closing(state: &Arc<State>, number: INodeNo, handle: Handle, process: u64) {
     let owner = LockOwner { is_flock: false, number: process };
-    if state.locks.held().has(number, owner) {
+    if state.kept().held.has(number, owner) {
         unlock_all(state, number, handle, owner);
     }
 }
 
 /// Whether somebody has locked a file through this handle.
 pub(super) fn is_used(state: &State, number: INodeNo, handle: Handle) -> bool {
-    !state.locks.held().owners(number, handle).is_empty()
+    !state.kept().held.owners(number, handle).is_empty()
 }
 
 /// Releases all locks that were taken through an open file, because its last descriptor is closed:
 /// those of flock(2), those of the open file instead of the process, and those of a thread that
 /// waited while another one closed the descriptor.
 pub(super) fn released(state: &Arc<State>, number: INodeNo, handle: Handle) {
-    let owners = state.locks.held().owners(number, handle);
+    let owners = state.kept().held.owners(number, handle);
     owners.into_iter().for_each(|owner| unlock_all(state, number, handle, owner));
 }
 
@@ -152,6 +154,11 @@ impl Attempt for Ask {
 
     fn send(self: Box<Self>, pause: Duration) {
         if !self.reply.is_awaited() {
+            let kept = self.state.kept();
+            let before = kept.is_resumed().then(|| self.before(&kept));
+            drop(kept);
+            // An earlier daemon may have got it.
+            before.into_iter().for_each(|before| self.take_back(before));
             return;
         }
         let LockRange { start, end, kind } = self.range;
@@ -172,14 +179,22 @@ impl Attempt for Ask {
 }
 
 impl Ask {
+    /// How the range is locked without this request.
+    fn before(&self, kept: &Kept) -> Vec<LockPiece> {
+        let LockRange { start, end, .. } = self.range;
+        let before = kept.before(self.reply.unique());
+        before.unwrap_or_else(|| kept.held.pieces(self.number, self.owner, start, end))
+    }
+
     /// The lock was granted. The waiting program continues once reads return the data that was
     /// written under earlier locks.
     fn given(self) {
         let LockRange { start, end, kind } = self.range;
-        let mut held = self.state.locks.held();
-        let before = held.pieces(self.number, self.owner, start, end);
-        held.note(self.number, self.owner, self.handle, LockPiece { start, end, kind: Some(kind) });
-        drop(held);
+        let mut kept = self.state.kept();
+        let before = self.before(&kept);
+        kept.held.note(self.number, self.owner, self.handle, LockPiece { start, end, kind: Some(kind) });
+        kept.put_done(self.reply.unique(), before.clone());
+        drop(kept);
         let (volume, handle) = (self.state.volume.clone(), self.handle);
         let done: Done<Opened> = Box::new(move |opened| match opened {
             Ok(opened) => self.looked(&opened, before),
@@ -193,10 +208,13 @@ impl Ask {
 
     fn looked(self, opened: &Opened, before: Vec<LockPiece>) {
         let (state, number) = (self.state.clone(), self.number);
-        if state.inodes().differs(number, &opened.info) {
+        let kept = state.kept();
+        let (differs, is_doubtful) = (kept.inodes.differs(number, &opened.info), kept.inodes.is_doubtful(number));
+        drop(kept);
+        if differs {
             state.forget_attributes(number);
         }
-        let drops = !opened.unchanged && !state.settings.direct;
+        let drops = (!opened.unchanged || is_doubtful) && !state.settings.direct;
         if !drops && !state.locks.drops_pages(number) {
             return self.answer(before);
         }
@@ -208,6 +226,7 @@ impl Ask {
             }
             if drops {
                 dropping.drop_pages(number);
+                dropping.kept().inodes.dropped(number);
             }
             self.answer(before);
         });
@@ -218,14 +237,17 @@ impl Ask {
 
     fn answer(self, before: Vec<LockPiece>) {
         let Ask { state, number, handle, owner, pid, reply, .. } = self;
+        let unique = reply.unique();
         if !reply.done() {
             // A signal has ended the wait: restore the locks from before.
             restore(&state, number, handle, (owner, pid), before);
         }
+        state.kept().answered(unique);
     }
 
     fn take_back(&self, before: Vec<LockPiece>) {
         restore(&self.state, self.number, self.handle, (self.owner, self.pid), before);
+        self.state.kept().answered(self.reply.unique());
     }
 }
 
@@ -233,8 +255,8 @@ impl Ask {
 fn restore(state: &Arc<State>, number: INodeNo, handle: Handle, who: (LockOwner, u32), before: Vec<LockPiece>) {
     for piece in before {
         // Another thread may have closed the file meanwhile; nothing is to be locked again then.
-        let has = state.locks.held().has(number, who.0);
-        if has {
+        let has = state.kept().held.has(number, who.0);
+        if has || piece.kind.is_none() {
             set(state, number, handle, who, piece);
         }
     }

@@ -1,26 +1,26 @@
 //! The locks of a mount as it knows them.
 //!
 //! `held` records the owner of each lock, since closing a descriptor releases the locks of its
-//! process. `pages` drops pages, `waits` retries for waiting programs.
+//! process; it is part of what the next daemon needs (`kept`). `pages` drops pages, `waits` retries
+//! for waiting programs.
 
 mod held;
 mod pages;
 mod waits;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::INodeNo;
 
-use self::held::Held;
+pub(super) use self::held::Held;
 use self::pages::{Job, Pages};
 pub(super) use self::waits::Attempt;
 use self::waits::Waits;
 
-/// The locks of a mount, and those that are waited for.
+/// The locks that are waited for.
 #[derive(Default)]
 pub(super) struct Locks {
-    held: Mutex<Held>,
     pages: Arc<Pages>,
     waits: Arc<Waits>,
 }
@@ -30,10 +30,6 @@ impl Locks {
     /// they are right.
     pub fn drops_pages(&self, number: INodeNo) -> bool {
         self.pages.is_busy(number)
-    }
-
-    pub fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `job`, which drops the pages of a file, on a thread that may wait for the kernel.

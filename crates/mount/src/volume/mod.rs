@@ -2,10 +2,10 @@
 //! any program.
 //!
 //! The crate `stream` keeps the blocks, the unsent changes and the connection. Here is what FUSE
-//! needs beside it. Bottom up: `inodes` (numbers and names; pure), `attributes`, `state` (shared by
-//! operations), `names`, `files`, `locking`, `xattrs`, `acls` and `lease` (the operations),
-//! `filesystem` (the FUSE trait), and in this file one live mount and its end. docs/semantics.md
-//! tells what programs can rely on.
+//! needs beside it. Bottom up: `inodes` (numbers and names; pure), `record` and `kept` (what the
+//! next daemon needs), `attributes`, `state` (shared by operations), `names`, `files`, `locking`,
+//! `xattrs`, `acls` and `lease` (the operations), `filesystem` (the FUSE trait), and in this file
+//! one live mount and its end. docs/semantics.md tells what programs can rely on.
 //!
 //! At the end, unsent changes get some seconds to reach the server. The rest stays in the outbox
 //! or, without one, is lost. The [`UnmountReport`] tells which.
@@ -15,10 +15,12 @@ mod attributes;
 mod files;
 mod filesystem;
 mod inodes;
+mod kept;
 mod lease;
 mod locking;
 mod locks;
 mod names;
+mod record;
 mod state;
 mod xattrs;
 
@@ -29,6 +31,7 @@ use std::time::Duration;
 use stream::{Owner, RemoteVolume};
 
 use self::filesystem::VolumeFilesystem;
+use self::kept::Kept;
 use self::state::{Settings, State};
 use crate::MountError;
 use crate::backend::MountBackend;
@@ -149,14 +152,16 @@ impl VolumeMount {
         };
         let operations = Arc::new(Operations::default());
         let own = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+        let kept = kept(&volume, options.keeper.as_deref())?;
         let settings = Settings {
+            writable: kept.is_writable(),
             ttl: options.names_ttl,
             owner: (options.owners == Owners::User).then_some(own),
             direct: options.direct,
             readahead_bytes: options.readahead_bytes,
         };
-        let state = State::new(volume.clone(), settings, operations.clone());
-        let read_only = !volume.info().writable;
+        let read_only = !settings.writable;
+        let state = State::new(volume.clone(), settings, operations.clone(), kept);
         let mut made = Made::new(VolumeFilesystem::new(state.clone()), backend, read_only, options.threads)?;
         let listener = made.control.take();
         state.attach(made.connection.clone());
@@ -223,6 +228,15 @@ impl VolumeMount {
         let report = self.shared.finish();
         ended.map(|()| report)
     }
+}
+
+/// What an earlier daemon has left, or nothing yet.
+fn kept(volume: &RemoteVolume, keeper: Option<&Keeper>) -> Result<Kept, MountError> {
+    let info = volume.info();
+    let Some(keeper) = keeper else { return Kept::open(None, info.writable) };
+    let kept = keeper.set_volume(info.id).and_then(|()| Kept::open(keeper.mount_journal()?, info.writable));
+    // No later daemon could do it either.
+    kept.inspect_err(|_| keeper.end())
 }
 
 impl VolumeOptions {
@@ -298,7 +312,7 @@ impl Controlled for Shared {
             session: client::Counters::default(),
             fuse: self.operations.read(),
             device: Some(self.served.live.device),
-            restarts: 0,
+            restarts: self.options.keeper.as_ref().map_or(0, |keeper| keeper.deaths()),
             cache_problem: None,
             volume: Some(self.volume.status()),
         }

@@ -48,7 +48,7 @@ pub(super) fn lookup(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: R
         Ok(info) => looking.reply_entry(folder, &name, &info, reply),
         Err(error) => {
             if error.kind() == ErrorKind::NotFound {
-                looking.inodes().removed(folder.0, &name);
+                looking.kept().inodes.removed(folder.0, &name);
             }
             reply.error(errno::of_stream(&error));
         }
@@ -78,8 +78,9 @@ pub(super) fn mkdir(
     let (making, owner) = (state.clone(), state.maker(request));
     acls::made_in(state, folder, Wanted::folder(make), move |given| match given {
         Ok(Made { mode, xattrs }) => {
+            let volume = making.volume_for(reply.unique());
             let done = made(&making, folder, name, path.clone(), reply);
-            making.volume.make_folder_with(&path, (mode, owner), &xattrs, done);
+            volume.make_folder_with(&path, (mode, owner), &xattrs, done);
         }
         Err(error) => reply.error(error),
     });
@@ -95,8 +96,9 @@ pub(super) fn symlink(
 ) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
+    let volume = state.volume_for(reply.unique());
     let done = made(state, folder, name, path.clone(), reply);
-    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), state.maker(request), done);
+    volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), state.maker(request), done);
 }
 
 /// Answers with the new file.
@@ -135,8 +137,9 @@ pub(super) fn mknod(
     let making = state.clone();
     acls::made_in(state, folder, Wanted::file(make), move |given| match (given, special) {
         (Ok(Made { mode, xattrs }), Some(kind)) => {
+            let volume = making.volume_for(reply.unique());
             let done = made(&making, folder, name, path.clone(), reply);
-            making.volume.make_node_with(&path, (kind, mode, rdev), owner, &xattrs, done);
+            volume.make_node_with(&path, (kind, mode, rdev), owner, &xattrs, done);
         }
         (Ok(given), None) => make_file(&making, folder, name, path, maker, given, reply),
         (Err(error), _) => reply.error(error),
@@ -154,7 +157,7 @@ fn make_file(
     reply: ReplyEntry,
 ) {
     let how = OpenHow { write: true, owner, exclusive: true, ..OpenHow::default() };
-    let (making, asked) = (state.clone(), path.clone());
+    let (making, asked, unique) = (state.clone(), path.clone(), reply.unique());
     let done: Done<Opened> = Box::new(move |made| match made {
         Ok(opened) => {
             let volume = making.volume.clone();
@@ -166,14 +169,14 @@ fn make_file(
         }
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    acls::open_file(state, &asked, how, given, token, done);
+    acls::open_file(state, unique, &asked, how, (given, token), done);
 }
 
 pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &OsStr, reply: ReplyEntry) {
     let name = name.as_bytes().to_vec();
     let from = path_or_reply!(state.path(number), reply);
     let to = path_or_reply!(state.path_in(folder, &name), reply);
-    let (linking, path) = (state.clone(), to.clone());
+    let (linking, volume, path) = (state.clone(), state.volume_for(reply.unique()), to.clone());
     let done: Done<()> = Box::new(move |done| {
         if let Err(error) = done {
             return reply.error(errno::of_stream(&error));
@@ -183,35 +186,36 @@ pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &
             Ok(info) => {
                 // A file that was only here until now gets its id, so that both names are one
                 // inode.
-                let _ = linking.inodes().is_same(number, &info);
+                let _ = linking.kept().inodes.is_same(number, &info);
                 linking.reply_entry(folder, &name, &info, reply);
             }
             Err(error) => reply.error(errno::of_stream(&error)),
         });
         volume.stat(&path[..], found);
     });
-    state.volume.link(&from, &to, done);
+    volume.link(&from, &to, done);
 }
 
 pub(super) fn unlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    state.volume.remove(&path, removed(state, folder, name, reply));
+    state.volume_for(reply.unique()).remove(&path, removed(state, folder, name, reply));
 }
 
 pub(super) fn rmdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    state.volume.remove_folder(&path, removed(state, folder, name, reply));
+    state.volume_for(reply.unique()).remove_folder(&path, removed(state, folder, name, reply));
 }
 
 fn removed(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, reply: ReplyEmpty) -> Done<()> {
-    let (removing, answer) = (state.clone(), reply_empty(reply));
+    let (removing, unique, answer) = (state.clone(), reply.unique(), reply_empty(reply));
     Box::new(move |done| {
         if done.is_ok() {
-            removing.inodes().removed(folder.0, &name);
+            removing.kept().once(unique, |inodes| inodes.removed(folder.0, &name));
         }
         answer(done);
+        removing.kept().answered(unique);
     })
 }
 
@@ -226,15 +230,16 @@ pub(super) fn rename(state: &Arc<State>, rename: &Rename<'_>, reply: ReplyEmpty)
     }
     let old = path_or_reply!(state.path_in(rename.parent, &old_name), reply);
     let new = path_or_reply!(state.path_in(rename.new_parent, &new_name), reply);
-    let (renaming, answer) = (state.clone(), reply_empty(reply));
+    let (renaming, unique, answer) = (state.clone(), reply.unique(), reply_empty(reply));
     let (from, to) = (rename.parent.0, rename.new_parent.0);
     let done: Done<()> = Box::new(move |done| {
         if done.is_ok() {
-            renaming.inodes().renamed((from, &old_name), (to, &new_name));
+            renaming.kept().once(unique, |inodes| inodes.renamed((from, &old_name), (to, &new_name)));
         }
         answer(done);
+        renaming.kept().answered(unique);
     });
-    state.volume.rename(&old, &new, replaces, done);
+    state.volume_for(unique).rename(&old, &new, replaces, done);
 }
 
 pub(super) fn readdir(state: &Arc<State>, folder: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -244,7 +249,8 @@ pub(super) fn readdir(state: &Arc<State>, folder: INodeNo, handle: FileHandle, o
             Ok(entries) => entries,
             Err(error) => return reply.error(error),
         };
-        let inodes = listing.inodes();
+        let kept = listing.kept();
+        let inodes = &kept.inodes;
         let dots = [(folder, "."), (inodes.folder_of(folder), "..")];
         for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
             if reply.add(number, position + 1, FileType::Directory, name) {
@@ -259,6 +265,7 @@ pub(super) fn readdir(state: &Arc<State>, folder: INodeNo, handle: FileHandle, o
                 break;
             }
         }
+        drop(kept);
         reply.ok();
     });
 }
@@ -278,7 +285,8 @@ pub(super) fn readdirplus(
             Err(error) => return reply.error(error),
         };
         let ttl = listing.settings.ttl;
-        let mut inodes = listing.inodes();
+        let mut kept = listing.kept();
+        let inodes = &mut kept.inodes;
         let dots = [(folder, "."), (inodes.folder_of(folder), "..")];
         for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
             // The kernel uses only the name and the type of these two.
@@ -302,11 +310,11 @@ pub(super) fn readdirplus(
             }
             told.push(number);
         }
-        drop(inodes);
+        drop(kept);
         if !reply.ok() {
             // The kernel does not know them.
-            let mut inodes = listing.inodes();
-            told.into_iter().for_each(|number| inodes.forget(number, 1));
+            let mut kept = listing.kept();
+            told.into_iter().for_each(|number| kept.inodes.forget(number, 1));
         }
     });
 }

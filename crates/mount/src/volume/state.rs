@@ -1,8 +1,7 @@
 //! The state that all operations on a mounted volume share, and the steps that many of them take.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fuse::{Errno, FileAttr, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
@@ -10,8 +9,8 @@ use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, Owner, RemoteVolume, 
 use units::Token;
 
 use super::attributes::attributes;
-use super::inodes::{Inodes, Nameless};
-use super::lease::Leases;
+use super::inodes::Nameless;
+use super::kept::{Kept, KeptGuard};
 use super::locks::Locks;
 use crate::connection::Connection;
 use crate::counters::Operations;
@@ -27,6 +26,8 @@ pub(super) const GENERATION: u64 = 0;
 /// Settings of the mount for its file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
+    /// The volume takes changes, as agreed with the kernel.
+    pub writable: bool,
     /// How long the kernel believes names and attributes.
     pub ttl: Duration,
     /// The owner of all files; `None`: the owners that the server tells.
@@ -37,20 +38,12 @@ pub(super) struct Settings {
     pub readahead_bytes: u32,
 }
 
-/// A listing that a program reads; `None` before its first READDIR.
-type Listing = Option<Arc<Vec<FolderEntry>>>;
-
 /// The state of one mounted volume.
 pub(super) struct State {
     pub volume: Arc<RemoteVolume>,
     pub settings: Settings,
     pub operations: Arc<Operations>,
-    inodes: Mutex<Inodes>,
-    /// Open handles that may change the file, by writing or by truncation at open.
-    writers: Mutex<HashSet<Handle>>,
-    folders: Mutex<HashMap<u64, Listing>>,
-    next_folder: AtomicU64,
-    leases: Mutex<Leases>,
+    kept: Mutex<Kept>,
     pub locks: Locks,
     /// The free space that the server told last.
     space: Mutex<Space>,
@@ -62,17 +55,13 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(volume: Arc<RemoteVolume>, settings: Settings, operations: Arc<Operations>) -> Arc<State> {
+    pub fn new(volume: Arc<RemoteVolume>, settings: Settings, operations: Arc<Operations>, kept: Kept) -> Arc<State> {
         let processes = Processes::new(|_token| {});
         Arc::new(State {
             volume,
             settings,
             operations,
-            inodes: Mutex::new(Inodes::new()),
-            writers: Mutex::default(),
-            folders: Mutex::default(),
-            next_folder: AtomicU64::new(1),
-            leases: Mutex::default(),
+            kept: Mutex::new(kept),
             locks: Locks::default(),
             // Programs that check the free space before they write find some; if there is none, the
             // write fails.
@@ -115,20 +104,16 @@ impl State {
         space
     }
 
-    pub fn inodes(&self) -> MutexGuard<'_, Inodes> {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the next daemon needs. Changes are kept for it when the guard is dropped, which must be
+    /// before the kernel is answered.
+    pub fn kept(&self) -> KeptGuard<'_> {
+        KeptGuard(self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn writers(&self) -> MutexGuard<'_, HashSet<Handle>> {
-        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn leases(&self) -> MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn folders(&self) -> MutexGuard<'_, HashMap<u64, Listing>> {
-        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The volume for the call that makes the change of a request. If the request is made again
+    /// after a death of this process, the change is not.
+    pub fn volume_for(&self, _unique: u64) -> Arc<RemoteVolume> {
+        self.volume.clone()
     }
 
     /// The token of the calling program.
@@ -142,11 +127,11 @@ impl State {
     }
 
     pub fn path(&self, number: INodeNo) -> Result<Vec<u8>, Errno> {
-        self.inodes().path(number).map_err(|Nameless| errno::STALE)
+        self.kept().inodes.path(number).map_err(|Nameless| errno::STALE)
     }
 
     pub fn path_in(&self, folder: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.inodes().path_in(folder, name).map_err(|Nameless| errno::STALE)
+        self.kept().inodes.path_in(folder, name).map_err(|Nameless| errno::STALE)
     }
 
     /// The reference of a file for the volume: the handle that the kernel names, else its path,
@@ -155,10 +140,10 @@ impl State {
         if let Some(handle) = handle {
             return Ok(FileRef::Handle(Handle(handle.0)));
         }
-        let inodes = self.inodes();
-        match inodes.path(number) {
+        let kept = self.kept();
+        match kept.inodes.path(number) {
             Ok(path) => Ok(FileRef::Path(path)),
-            Err(Nameless) => inodes.handle(number).map(FileRef::Handle).ok_or(errno::STALE),
+            Err(Nameless) => kept.inodes.handle(number).map(FileRef::Handle).ok_or(errno::STALE),
         }
     }
 
@@ -166,7 +151,7 @@ impl State {
     /// since the kernel checked permissions of this one.
     pub fn file_to_change(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
         let file = self.file(number, handle)?;
-        match (file, self.inodes().file(number)) {
+        match (file, self.kept().inodes.file(number)) {
             (FileRef::Path(path), id @ 1..) => Ok(FileRef::File { path, id }),
             (file, _) => Ok(file),
         }
@@ -178,10 +163,10 @@ impl State {
 
     /// Answers with a name that was found; the kernel counts it.
     pub fn reply_entry(&self, folder: INodeNo, name: &[u8], info: &FileInfo, reply: ReplyEntry) {
-        let number = self.inodes().found(folder.0, name, info);
+        let number = self.kept().inodes.found(folder.0, name, info);
         if !reply.entry(&self.settings.ttl, &self.attributes(number, info), GENERATION) {
             // It was interrupted meanwhile, and knows no such inode.
-            self.inodes().forget(number, 1);
+            self.kept().inodes.forget(number, 1);
         }
     }
 
@@ -204,14 +189,17 @@ impl State {
         let state = self.clone();
         let done: Done<FileInfo> = Box::new(move |found| match found {
             Ok(info) => {
-                let mut inodes = state.inodes();
-                if handle.is_none() && !inodes.is_same(number, &info) {
+                let mut kept = state.kept();
+                let is_same = handle.is_some() || kept.inodes.is_same(number, &info);
+                if is_same {
+                    kept.inodes.tell(number, &info);
+                }
+                drop(kept);
+                if !is_same {
                     // Another device put another file there; this error makes the kernel look it
                     // up.
                     return reply.error(errno::STALE);
                 }
-                inodes.tell(number, &info);
-                drop(inodes);
                 reply.attr(&state.settings.ttl, &state.attributes(number, &info));
             }
             Err(error) => reply.error(errno::of_stream(&error)),
@@ -219,18 +207,9 @@ impl State {
         self.volume.stat(of, done);
     }
 
-    /// A file was opened or made: remembers the handle.
-    pub fn opened(&self, number: INodeNo, handle: Handle, changes: bool) {
-        self.inodes().opened(number, handle);
-        if changes {
-            self.writers().insert(handle);
-        }
-    }
-
     /// Forgets a handle that the kernel has closed, or never got because its answer came too late.
     pub fn closed(&self, number: INodeNo, handle: Handle, done: Done<()>) {
-        self.writers().remove(&handle);
-        self.inodes().closed(number, handle);
+        self.kept().inodes.closed(number, handle);
         self.volume.close(handle, done);
     }
 
@@ -249,17 +228,6 @@ impl State {
         }
     }
 
-    /// A new handle of an open directory.
-    pub fn open_folder(&self) -> FileHandle {
-        let number = self.next_folder.fetch_add(1, Ordering::Relaxed);
-        self.folders().insert(number, None);
-        FileHandle(number)
-    }
-
-    pub fn close_folder(&self, handle: FileHandle) {
-        self.folders().remove(&handle.0);
-    }
-
     /// Calls `then` with the listing of a handle: a new one at the start of the directory, later
     /// the same.
     pub fn listing(
@@ -269,9 +237,8 @@ impl State {
         offset: u64,
         then: impl FnOnce(Result<Arc<Vec<FolderEntry>>, Errno>) + Send + 'static,
     ) {
-        if offset > 0
-            && let Some(Some(listing)) = self.folders().get(&handle.0).cloned()
-        {
+        let known = self.kept().folder(handle.0).cloned().flatten();
+        if let Some(listing) = known.filter(|_| offset > 0) {
             return then(Ok(listing));
         }
         let path = match self.path(folder) {
@@ -281,9 +248,11 @@ impl State {
         let state = self.clone();
         let done: Done<Vec<FolderEntry>> = Box::new(move |listed| {
             let listed = listed.map(Arc::new).map_err(|error| errno::of_stream(&error));
-            if let (Ok(listing), Some(kept)) = (&listed, state.folders().get_mut(&handle.0)) {
-                *kept = Some(listing.clone());
+            let mut kept = state.kept();
+            if let (Ok(listing), Some(_)) = (&listed, kept.folder(handle.0)) {
+                kept.put_folder(handle.0, Some(listing.clone()));
             }
+            drop(kept);
             then(listed);
         });
         self.volume.list(&path, done);

@@ -39,12 +39,12 @@ fn is_acl(state: &State, name: &[u8]) -> bool {
 
 /// Whether a file can have attributes of users, as on other file systems of Linux.
 fn can_have(state: &State, number: INodeNo) -> bool {
-    matches!(state.inodes().kind(number), None | Some(FileKind::File | FileKind::Folder))
+    matches!(state.kept().inodes.kind(number), None | Some(FileKind::File | FileKind::Folder))
 }
 
 /// Whether it can have access control lists.
 fn can_have_acls(state: &State, number: INodeNo) -> bool {
-    state.has_acls() && state.inodes().kind(number) != Some(FileKind::Symlink)
+    state.has_acls() && state.kept().inodes.kind(number) != Some(FileKind::Symlink)
 }
 
 /// Checks the name and the file of an attribute that is to be changed.
@@ -112,17 +112,18 @@ fn change(state: &Arc<State>, number: INodeNo, name: &[u8], change: XattrChange,
     }
     let of = path_or_reply!(state.file_to_change(number, None), reply);
     let removes_acl = is_acl(state, name) && change == XattrChange::Remove;
+    let volume = state.volume_for(reply.unique());
     let done: Done<()> = Box::new(move |done| match done {
         // No list is the requested result.
         Err(error) if removes_acl && error.kind() == ErrorKind::NoAttribute => reply.ok(),
         other => reply_empty(reply)(other),
     });
-    state.volume.change_xattr(of, name, change, done);
+    volume.change_xattr(of, name, change, done);
 }
 
 pub(super) fn get(state: &Arc<State>, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
     if name == lease::NAME {
-        let value = state.leases().value(number.0, Instant::now());
+        let value = state.kept().leases.value(number.0, Instant::now());
         return answer(reply, size, value.as_bytes());
     }
     let can = match name.as_bytes() {
@@ -185,7 +186,7 @@ fn set_lease(state: &Arc<State>, number: INodeNo, value: &[u8], reply: ReplyEmpt
         Ok(duration) => {
             // Counted from before it was asked for, so that it is never thought to hold when it
             // does not.
-            holding.leases().put(number.0, kind, asked + duration, Instant::now());
+            holding.kept().leases.put(number.0, kind, asked + duration, Instant::now());
             reply.ok();
         }
         Err(error) => reply.error(errno::of_stream(&error)),

@@ -3,6 +3,7 @@
 use units::{Rng, SplitMix64};
 
 use super::*;
+use crate::volume::record::Record;
 
 fn info(file: u64, kind: FileKind) -> FileInfo {
     FileInfo { seen: Seen { file, version: 1 }, kind, ..FileInfo::default() }
@@ -54,7 +55,7 @@ fn a_file_made_here_keeps_its_number_when_it_gets_an_id() {
 fn a_replaced_file_is_known_while_it_is_open() {
     let mut inodes = Inodes::new();
     let (old, new) = (inodes.found(TOP, b"f", &file(5)), inodes.found(TOP, b"f.tmp", &file(6)));
-    inodes.opened(old, Handle(1));
+    inodes.opened(old, Handle(1), false);
     inodes.renamed((TOP, b"f.tmp"), (TOP, b"f"));
     assert_eq!(inodes.path(new), Ok(b"f".to_vec()));
     assert_eq!(inodes.path(old), Err(Nameless));
@@ -121,14 +122,40 @@ fn a_server_that_names_a_folder_inside_itself_makes_no_loop() {
     assert_ne!(inodes.found(TOP, b"top", &folder(TOP)), INodeNo(TOP));
 }
 
-/// Random calls as a hostile server and a kernel could cause them: nothing panics, and when the
-/// kernel has forgotten everything, so has the table.
+/// The table that the next daemon makes of the records.
+fn resumed(records: &[u8]) -> Inodes {
+    let mut inodes = Inodes::new();
+    let taken = crate::volume::record::decode(records, |record| match record {
+        Record::Next(next) => inodes.replay_next(next),
+        Record::Inode { number, node } => inodes.replay(number, node),
+        other => panic!("{other:?} is none of an inode"),
+    });
+    taken.expect("records");
+    inodes.resume();
+    inodes
+}
+
+fn assert_same(resumed: &Inodes, inodes: &Inodes) {
+    assert_eq!((&resumed.by_file, &resumed.by_name), (&inodes.by_file, &inodes.by_name));
+    assert_eq!((resumed.next, resumed.nodes.len()), (inodes.next, inodes.nodes.len()));
+    for (number, node) in &inodes.nodes {
+        let told = (node.told, number != &TOP);
+        let expected =
+            Node { told: None, is_doubtful: told.1, names: node.names.clone(), handles: node.handles.clone(), ..*node };
+        assert_eq!(format!("{:?}", resumed.nodes[number]), format!("{expected:?}"));
+    }
+}
+
+/// Random calls as a hostile server and a kernel could cause them: nothing panics, the next daemon
+/// finds the same at any time, and when the kernel has forgotten everything, so has the table.
 #[test]
 fn prop_nothing_is_kept_that_the_kernel_forgot() {
     for seed in 0..200 {
         let mut rng = SplitMix64(seed);
         let mut draw = |below: u64| rng.next_u64() % below;
         let (mut inodes, mut told, mut open) = (Inodes::new(), HashMap::<u64, u64>::new(), Vec::new());
+        let begin = Record::Begin { version: crate::volume::record::VERSION };
+        let mut journal = crate::volume::record::encode(&[begin]);
         for step in 0..300 {
             let numbers: Vec<u64> = told.keys().copied().chain([TOP]).collect();
             let mut pick = || numbers[draw(numbers.len() as u64) as usize];
@@ -145,7 +172,7 @@ fn prop_nothing_is_kept_that_the_kernel_forgot() {
                 3 => inodes.removed(one, name),
                 4 => inodes.renamed((one, name), (other, to)),
                 5 if told.contains_key(&one) => {
-                    inodes.opened(INodeNo(one), Handle(step));
+                    inodes.opened(INodeNo(one), Handle(step), step % 2 == 0);
                     open.push((one, Handle(step)));
                 }
                 _ => {
@@ -153,6 +180,18 @@ fn prop_nothing_is_kept_that_the_kernel_forgot() {
                         inodes.forget(INodeNo(one), count);
                     }
                 }
+            }
+            let mut records = Vec::new();
+            inodes.take_changes(&mut records);
+            journal.extend(crate::volume::record::encode(&records));
+            if step % 97 == 0 {
+                // All that is true takes the place of what was added.
+                records = vec![Record::Begin { version: crate::volume::record::VERSION }];
+                inodes.all(&mut records);
+                journal = crate::volume::record::encode(&records);
+            }
+            if step % 10 == 0 {
+                assert_same(&resumed(&journal), &inodes);
             }
             // Whatever it says, it ends.
             let _ = inodes.path(INodeNo(one));

@@ -1,10 +1,12 @@
 //! The locks of each owner, and the handles that they were taken through. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fuse::INodeNo;
 use stream::{Handle, LockOwner};
 use units::{LockPiece, LockRanges};
+
+use crate::volume::record::{OwnerRecord, PieceRecord, Record};
 
 /// The locks of one owner on a file.
 #[derive(Default)]
@@ -18,6 +20,8 @@ struct Owned {
 #[derive(Default)]
 pub(in crate::volume) struct Held {
     files: HashMap<u64, BTreeMap<LockOwner, Owned>>,
+    /// What has changed since it was last written to the journal.
+    changed: BTreeSet<(u64, LockOwner)>,
 }
 
 impl Held {
@@ -40,6 +44,7 @@ impl Held {
 
     /// Notes how a range is locked from now on.
     pub fn note(&mut self, number: INodeNo, owner: LockOwner, handle: Handle, piece: LockPiece) {
+        self.changed.insert((number.0, owner));
         let owners = self.files.entry(number.0).or_default();
         let owned = owners.entry(owner).or_default();
         owned.ranges.set(piece.start, piece.end, piece.kind);
@@ -51,6 +56,47 @@ impl Held {
         }
         if owners.is_empty() {
             self.files.remove(&number.0);
+        }
+    }
+
+    /// Adds what has changed since the last call.
+    pub fn take_changes(&mut self, records: &mut Vec<Record>) {
+        let changed = std::mem::take(&mut self.changed);
+        records.extend(changed.into_iter().map(|(number, owner)| self.record(number, owner)));
+    }
+
+    /// All that is true.
+    pub fn all(&self, records: &mut Vec<Record>) {
+        let files = self.files.iter().flat_map(|(number, owners)| owners.keys().map(|owner| (*number, *owner)));
+        records.extend(files.map(|(number, owner)| self.record(number, owner)));
+    }
+
+    fn record(&self, number: u64, owner: LockOwner) -> Record {
+        let owned = self.owned(INodeNo(number), owner);
+        let ranges = owned.map_or(&[][..], |owned| owned.ranges.as_slice()).iter();
+        let pieces = ranges.map(|range| LockPiece { start: range.start, end: range.end, kind: Some(range.kind) });
+        let handles = owned.map_or(&[][..], |owned| &owned.handles).iter();
+        Record::Locks {
+            number,
+            owner: owner.into(),
+            ranges: pieces.map(Into::into).collect(),
+            handles: handles.map(|handle| handle.0).collect(),
+        }
+    }
+
+    /// Takes a record of an earlier daemon.
+    pub fn replay(&mut self, number: u64, owner: OwnerRecord, ranges: &[PieceRecord], handles: Vec<u64>) {
+        let owners = self.files.entry(number).or_default();
+        let owned = owners.entry(owner.into()).or_default();
+        *owned = Owned { ranges: LockRanges::default(), handles: handles.into_iter().map(Handle).collect() };
+        for piece in ranges.iter().map(|piece| LockPiece::from(*piece)) {
+            owned.ranges.set(piece.start, piece.end, piece.kind);
+        }
+        if ranges.is_empty() {
+            owners.remove(&owner.into());
+        }
+        if owners.is_empty() {
+            self.files.remove(&number);
         }
     }
 
