@@ -82,6 +82,8 @@ mod word {
     pub const AGREED: usize = 2;
     /// Slots that were ever taken: the others take no memory, and are not looked at.
     pub const SLOTS_USED: usize = 3;
+    /// The same of areas.
+    pub const AREAS_USED: usize = 4;
     pub const INIT: usize = 8;
     pub const ANSWER: usize = 16;
     /// What the file system keeps for the next daemon.
@@ -313,6 +315,7 @@ impl Handover {
     /// An area to read into.
     pub fn take_area(&self) -> Option<Area> {
         let index = self.lock().areas.pop_first()?;
+        self.words[word::AREAS_USED].fetch_max(index as u64 + 1, Ordering::AcqRel);
         Some(self.area(index))
     }
 
@@ -407,7 +410,8 @@ impl Handover {
         });
         let mut left: Vec<Left> = kept.collect();
         let slots: Vec<u64> = left.iter().filter_map(Left::unique).collect();
-        for index in 1..AREAS {
+        let used = self.words[word::AREAS_USED].load(Ordering::Acquire);
+        for index in 1..usize::try_from(used).unwrap_or(AREAS).min(AREAS) {
             let mut area = self.area(index);
             let Some(bytes) = request(area.bytes()).map(<[u8]>::to_vec) else { continue };
             let found = self.found(Place::Area(index), bytes);
