@@ -319,12 +319,11 @@ impl Handover {
         Some(self.area(index))
     }
 
-    /// Has memory put where a request will be read to. A process that is killed while the kernel
-    /// reads into a page that is not there gets a part of a request, whose program gets an error.
+    /// Has memory put where a request will be read to: the kernel fails a request that it is
+    /// copying to a page that is not there when its reader is killed.
     pub fn warm(area: &mut Area, bytes: usize) {
         let bytes = &mut area.bytes()[..bytes];
-        // SAFETY: it changes nothing but what pages are there. A kernel that cannot do it leaves
-        // them out until they are used.
+        // SAFETY: it changes nothing but what pages are there. Some kernels cannot do it.
         let _ = unsafe { madvise(bytes.as_mut_ptr().cast(), bytes.len(), Advice::LinuxPopulateWrite) };
     }
 

@@ -6,10 +6,10 @@
 //! daemon may enter a sandbox in which nobody can mount.
 //!
 //! The keeper holds the descriptors of the mount, and the memory in which the daemon keeps requests
-//! that it has not answered ([`fuse::handover`]); of a volume also two journals. A daemon that is killed, or that panics, is
-//! replaced: programs see a pause, and no error. A daemon that ends by itself is not. Then, or if
-//! the mount is of a kind that does not survive its daemon, the keeper takes away what is still
-//! mounted, so that no dead mount stays behind.
+//! that it has not answered ([`fuse::handover`]); of a volume also two journals. A daemon that is
+//! killed, or that panics, is replaced: programs see a pause, and no error. A daemon that ends by
+//! itself is not. Then, or if the mount is of a kind that does not survive its daemon, the keeper
+//! takes away what is still mounted, so that no dead mount stays behind.
 //!
 //! If the file that the keeper was started from has been replaced, the next daemon is the new
 //! program (`program`). [`Keeper::replace`] makes way for it.
@@ -49,7 +49,8 @@ const ACCEPT: u8 = b'v';
 /// Another daemon is to take the place of this one.
 const REPLACE: u8 = b'n';
 
-/// What outlives the daemon of a volume: the requests, and the journals of `stream` and of the mount.
+/// What outlives the daemon of a volume: the requests, and the journals of `stream` and of the
+/// mount.
 const MEMORIES_MAX: usize = 3;
 
 /// Asks for the mount; the second for one that is read-only.

@@ -201,7 +201,8 @@ fn mount_volume(
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
     let options = VolumeOptions { keeper: Some(Arc::clone(&keeper)), ..volume_options(args, at)? };
-    let wanted = args.volume.options(at, &config, args.read_only)?;
+    let journal = keeper.stream_journal()?.map(Arc::new);
+    let wanted = stream::Options { journal, ..args.volume.options(at, &config, args.read_only)? };
     let volume = stop.ending_during(|| volume::open(at, config.clone(), wanted, None))?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
     announce(ready, &keeper)?;
@@ -266,7 +267,7 @@ fn place(args: &Args, target: &Target) -> anyhow::Result<MountPoint> {
     })
 }
 
-/// What becomes of a mount whose daemon dies. All that a daemon of an image knows is in the image.
+/// What becomes of a mount whose daemon dies.
 fn keeping(target: &Target, config: &Config, manager: Option<ServiceManager>) -> Keeping {
     let patience = match (target, config.waiting) {
         (Target::File(_), _) => Some(FILE_PATIENCE),
@@ -275,7 +276,7 @@ fn keeping(target: &Target, config: &Config, manager: Option<ServiceManager>) ->
     };
     let is_volume = matches!(target, Target::Volume(_));
     Keeping {
-        survives: !is_volume,
+        survives: true,
         is_volume,
         patience,
         on_ready: Box::new(leave_terminal),

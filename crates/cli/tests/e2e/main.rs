@@ -14,6 +14,7 @@ mod devices;
 mod formats;
 mod hints;
 mod images;
+mod kept;
 mod kernel;
 mod launch;
 mod launchd;

@@ -112,8 +112,8 @@ impl State {
 
     /// The volume for the call that makes the change of a request. If the request is made again
     /// after a death of this process, the change is not.
-    pub fn volume_for(&self, _unique: u64) -> Arc<RemoteVolume> {
-        self.volume.clone()
+    pub fn volume_for(&self, unique: u64) -> RemoteVolume {
+        self.volume.for_request(unique)
     }
 
     /// The token of the calling program.
