@@ -72,6 +72,7 @@ use opener::Opener;
 use read::Read;
 use reader::Reader;
 use records::Recorder;
+pub use records::VERSION as RECORDS_VERSION;
 use requests::AskFor;
 use session::Session;
 use touches::Touches;

@@ -49,6 +49,8 @@ pub use call::{
     ACL_ACCESS, ACL_DEFAULT, Done, FileRef, Handle, LockOwner, LockWish, OpenHow, Opened, SetAttributes, XattrChange,
     Xattrs,
 };
+/// Version of what a volume adds to its journal; another one cannot be gone on with.
+pub use engine::RECORDS_VERSION;
 pub use error::{ErrorKind, StreamError};
 pub use journal::Journal;
 pub use options::{Options, Room, Waiting};

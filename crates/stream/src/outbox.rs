@@ -74,17 +74,19 @@ pub(crate) struct Held {
 
 impl Outbox {
     /// Opens an outbox for this process alone, and reads it. Damaged transactions are moved to
-    /// `lost`.
-    pub(crate) fn open(folder: &Path) -> Result<(Outbox, Held), StreamError> {
+    /// `lost`. Who goes on for a process that was killed does not wait until that has ended: one of
+    /// its threads may wait in the kernel for what only the next process does.
+    pub(crate) fn open(folder: &Path, goes_on: bool) -> Result<(Outbox, Held), StreamError> {
         private::folder(folder).map_err(failed(folder))?;
         private::folder(&folder.join("lost")).map_err(failed(folder))?;
         let lock_path = folder.join("lock");
         let lock = private::file().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let locked = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        if locked.is_err() && !(goes_on && is_held_by_the_dead(&lock)) {
             let text = "another process uses this outbox; give each volume a folder of its own";
-            about(folder, text)
-        })?;
+            return Err(about(folder, text));
+        }
         let (who, next_number) = read_device(folder)?.unwrap_or((Who::default(), 1));
         let mut outbox = Outbox { folder: folder.to_owned(), who, next_number, known: BTreeMap::new(), _lock: lock };
         outbox.write_device().map_err(failed(folder))?;
@@ -227,6 +229,32 @@ impl Outbox {
     }
 }
 
+/// Whether a file is locked by nobody but a process that was killed, which does nothing any more
+/// even if it has not ended.
+fn is_held_by_the_dead(lock: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let (Ok(file), Ok(locks)) = (lock.metadata(), fs::read_to_string("/proc/locks")) else { return false };
+    let holders = holders(&locks, file.ino());
+    let is_dead = |process: &i64| match fs::read_to_string(format!("/proc/{process}/stat")) {
+        // The state follows the name, which may have any bytes.
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X'])),
+        Err(_) => true,
+    };
+    !holders.is_empty() && holders.iter().all(is_dead)
+}
+
+/// Processes that have locked a file as a whole, by the kernel's list of locks. Files of other file
+/// systems that have the same inode number count, too.
+fn holders(locks: &str, inode: u64) -> Vec<i64> {
+    let inode = format!(":{inode}");
+    let of_it = locks.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, process, file, ..] = words[..] else { return None };
+        file.ends_with(&inode).then(|| process.parse().ok()).flatten()
+    });
+    of_it.collect()
+}
+
 fn describe(change: &Change) -> String {
     match change {
         Change::Write { path, offset, bytes, .. } => {
@@ -277,4 +305,17 @@ fn about(path: &Path, text: &str) -> StreamError {
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> StreamError {
     move |error| about(path, &error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_a_lock_is_read_from_the_list_of_the_kernel() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:77 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 fe:00:77 0 EOF\n\
+                     2: POSIX  ADVISORY  WRITE 5 fe:00:77 0 EOF\n3: FLOCK  ADVISORY  WRITE 6 fe:00:177 0 EOF\nnonsense";
+        assert_eq!(holders(locks, 77), [1234]);
+        assert!(holders(locks, 7).is_empty());
+    }
 }

@@ -399,17 +399,18 @@ fn stop(orders: &Sender<Order>, storage: ThreadId) {
 
 impl Start {
     fn new(name: &str, options: Options) -> Result<Start, StreamError> {
+        let journal = options.journal.as_ref().map(|memory| memory.try_clone().and_then(Journal::open)).transpose();
+        let failed = |error: String| StreamError::volume(ErrorKind::Failed, name, error);
+        let journal = journal.map_err(|error| failed(error.to_string()))?;
+        let goes_on = journal.as_ref().is_some_and(|(_, records)| !records.is_empty());
         let (outbox, held) = match &options.outbox {
             Some(room) => {
-                let (outbox, held) = Outbox::open(&room.folder)?;
+                let (outbox, held) = Outbox::open(&room.folder, goes_on)?;
                 (Some(outbox), held)
             }
             // Nobody remembers who it was, so it is somebody new each time.
             None => (None, Held { next_number: 1, ..Held::default() }),
         };
-        let journal = options.journal.as_ref().map(|memory| memory.try_clone().and_then(Journal::open)).transpose();
-        let failed = |error: String| StreamError::volume(ErrorKind::Failed, name, error);
-        let journal = journal.map_err(|error| failed(error.to_string()))?;
         let (room, deadline) = (options.cache.clone(), options.open_deadline);
         let (tell, opened) = channel();
         // Nobody waits for it after the deadline.

@@ -18,7 +18,7 @@ use host::fork::{execute, inherited};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat};
 
 use super::{Before, Keeper, MEMORIES_MAX};
-use crate::MountError;
+use crate::{MountError, volume};
 
 /// Version of what keepers and daemons have in common.
 const VERSION: u32 = 1;
@@ -154,13 +154,19 @@ impl Inherited {
     }
 }
 
-/// The journals of a volume are the last ones.
+/// Versions of the records in the journals of a volume.
+fn record_versions() -> [u32; MEMORIES_MAX - 1] {
+    [stream::RECORDS_VERSION.into(), volume::RECORDS_VERSION]
+}
+
+/// The journals of a volume are the last ones, with the versions of their records behind them.
 fn encode(descriptors: &[RawFd], before: Before) -> String {
     let Before { deaths, was_served, gives_up, refused } = before;
     let flags = [was_served, gives_up, refused].map(u32::from);
     let (first, journals) = descriptors.split_at(descriptors.len().min(3));
     let numbers = first.iter().map(|number| number.cast_unsigned()).chain([deaths]).chain(flags);
-    let numbers = numbers.chain(journals.iter().map(|number| number.cast_unsigned()));
+    let versions = record_versions().into_iter().filter(|_| !journals.is_empty());
+    let numbers = numbers.chain(journals.iter().map(|number| number.cast_unsigned())).chain(versions);
     numbers.fold(format!("{ARGUMENT}{VERSION}"), |told, number| format!("{told},{number}"))
 }
 
@@ -169,7 +175,9 @@ fn decode(told: &str) -> Option<(Vec<RawFd>, Before)> {
     let [version, socket, lifeline, memory, deaths, was_served, gives_up, refused, journals @ ..] = &numbers[..] else {
         return None;
     };
-    if *version != VERSION || ![0, MEMORIES_MAX - 1].contains(&journals.len()) {
+    let (journals, versions) = journals.split_at(journals.len().min(MEMORIES_MAX - 1));
+    let is_known = journals.is_empty() || versions == record_versions();
+    if *version != VERSION || !is_known {
         return None;
     }
     let (deaths, was_served, gives_up, refused) = (*deaths, *was_served, *gives_up, *refused);
@@ -189,9 +197,18 @@ mod tests {
         assert_eq!(told, "--keeper=1,5,6,70,7,1,0,1");
         assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70], before)));
         let told = encode(&[5, 6, 70, 71, 72], before);
-        assert_eq!(told, "--keeper=1,5,6,70,7,1,0,1,71,72");
+        let versions = record_versions().map(|version| version.to_string()).join(",");
+        assert_eq!(told, format!("--keeper=1,5,6,70,7,1,0,1,71,72,{versions}"));
         assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70, 71, 72], before)));
-        for other in ["", "1", "2,5,6,70,7,1,0,1", "1,5,6,70,7,1,0", "1,5,6,70,7,1,0,1,1", "1,5,6,70,-7,1,0,1"] {
+        for other in [
+            "",
+            "1",
+            "2,5,6,70,7,1,0,1",
+            "1,5,6,70,7,1,0",
+            "1,5,6,70,7,1,0,1,1",
+            "1,5,6,70,-7,1,0,1",
+            "1,5,6,70,7,1,0,1,71,72,0,0",
+        ] {
             assert_eq!(decode(other), None, "{other}");
             let mut arguments = vec!["runnel".into(), format!("{ARGUMENT}{other}").into(), "mount".into()];
             let error = Inherited::take(&mut arguments).err().expect("not understood").to_string();

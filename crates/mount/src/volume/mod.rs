@@ -32,6 +32,7 @@ use stream::{Owner, RemoteVolume};
 
 use self::filesystem::VolumeFilesystem;
 use self::kept::Kept;
+pub(crate) use self::record::VERSION as RECORDS_VERSION;
 use self::state::{Settings, State};
 use crate::MountError;
 use crate::backend::MountBackend;

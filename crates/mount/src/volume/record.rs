@@ -7,7 +7,7 @@ use stream::{FileInfo, FileKind, FolderEntry, LockOwner, Owner, Seen};
 use units::{LockKind, LockPiece};
 
 /// Version of the records. It changes with every change of this file.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// What is true from now on.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

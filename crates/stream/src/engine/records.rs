@@ -33,7 +33,7 @@ use crate::present::Present;
 use crate::{Lost, Options, VolumeInfo};
 
 /// Of the records. It changes with anything that stands in them; a test says when.
-const VERSION: u16 = 1;
+pub const VERSION: u16 = 1;
 
 /// What a record is. A key comes first in all that have one; what is gone has nothing behind it.
 mod kind {
