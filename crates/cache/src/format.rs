@@ -65,10 +65,13 @@ pub enum Kind {
     Pages,
     /// What was learned of an image.
     Actions,
+    /// Pages that a program touched first, in order, for a server that does not know of it yet.
+    Run,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions];
+    const ALL: [Kind; 7] =
+        [Kind::Name, Kind::Metadata, Kind::Proof, Kind::Block, Kind::Pages, Kind::Actions, Kind::Run];
 
     fn number(self) -> u16 {
         match self {
@@ -78,6 +81,7 @@ impl Kind {
             Kind::Block => 4,
             Kind::Pages => 5,
             Kind::Actions => 6,
+            Kind::Run => 7,
         }
     }
 

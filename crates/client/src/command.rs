@@ -99,6 +99,8 @@ pub(crate) enum Command {
     },
     TokenEnd {
         token: Token,
+        /// No server was told of what it touched, since it needed nothing of one.
+        is_untold: bool,
     },
     /// Pages to be pushed, or pulled if the server does not push; at most as many as one message
     /// holds.

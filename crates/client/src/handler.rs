@@ -9,7 +9,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use codec::Codec;
@@ -24,6 +23,7 @@ use crate::hashes::{HashFetch, Step};
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::StreamInfo;
 use crate::shared::Shared;
+use crate::tell::{Teller, tell_round_trip};
 
 /// Wrong proofs of chunk hashes on connections of one index, after which the server counts as one
 /// that sends none: damage on the way is not repeated so often.
@@ -39,6 +39,8 @@ pub(crate) struct ImageHandler {
     /// The first connection fetches the chunk hashes if the image was opened without them, and they
     /// do not come with proofs.
     hashes: Option<HashFetch>,
+    /// The first connection has it, if there is a device cache.
+    teller: Option<Teller>,
     /// Proofs that were wrong.
     bad_proofs: u32,
     /// The volume client whose frames go along, once there is one.
@@ -72,12 +74,12 @@ impl ImageHandler {
         shared: Arc<Shared>,
         dialer: Dialer,
         index: ConnectionIndex,
-        hashes: Option<HashFetch>,
+        (hashes, teller): (Option<HashFetch>, Option<Teller>),
         image: Option<ImageHandle>,
     ) -> ImageHandler {
         let live = Live { image, ..Live::default() };
         let (short, was_up) = (ShortConnections::default(), image.is_some());
-        ImageHandler { shared, dialer, index, short, hashes, bad_proofs: 0, volumes: None, was_up, live }
+        ImageHandler { shared, dialer, index, short, hashes, teller, bad_proofs: 0, volumes: None, was_up, live }
     }
 }
 
@@ -91,7 +93,7 @@ impl Handler for ImageHandler {
             // Refused only by a connection that is closed, which its event tells.
             self.live.opening = connection.machine.request(connection.now(), Request::Open { name }).ok();
         } else {
-            tell_round_trip(connection);
+            self.greet(connection);
         }
     }
 
@@ -261,7 +263,7 @@ impl ImageHandler {
             Command::Touch { token, pages } => pages
                 .chunks(TOUCH_PAGES_MAX)
                 .try_for_each(|pages| connection.machine.touch(image, *token, pages.to_vec())),
-            Command::TokenEnd { token } => connection.machine.token_end(image, *token),
+            Command::TokenEnd { token, .. } => connection.machine.token_end(image, *token),
             Command::Hint { token, pages } => {
                 let refused = connection.machine.hint(image, *token, pages.clone());
                 if matches!(refused, Err(Refused::NoFeature(_))) {
@@ -377,11 +379,17 @@ impl ImageHandler {
         ControlFlow::Continue(())
     }
 
+    /// The image is open on the connection.
+    fn greet(&self, connection: &mut Connection) {
+        tell_round_trip(connection);
+        self.teller.iter().for_each(Teller::start);
+    }
+
     fn take_opened(&mut self, connection: &mut Connection, reply: Reply) -> ControlFlow<()> {
         match reply {
             Reply::Opened { image, id, .. } if id == self.shared.metadata.id() => {
                 self.live.image = Some(image);
-                tell_round_trip(connection);
+                self.greet(connection);
                 let again = std::mem::replace(&mut self.was_up, true);
                 self.shared.run(|schedule, now| schedule.connection_up(now, self.index, again));
                 ControlFlow::Continue(())
@@ -483,13 +491,4 @@ impl ImageHandler {
             let _ = connection.machine.credit(stream, credit);
         }
     }
-}
-
-/// Tells the server how near the device is, before it pushes for the first time: it picks the codec
-/// by that.
-fn tell_round_trip(connection: &mut Connection) {
-    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1);
-    let round_trip = connection.machine.round_trip().map_or(0, micros);
-    // Refused where the server has no use for it.
-    let _ = connection.machine.notify(Notice::DeviceSpeed { round_trip, zstd: 0, lz4: 0 });
 }

@@ -92,7 +92,7 @@ pub(crate) fn open(file: &HttpFile, config: Config, cache: Option<&Arc<Cache>>) 
         receivers.push(receiver);
     }
     let metadata = Arc::new(metadata);
-    let cached = cache.map(|cache| Arc::new(ImageCache::new(Arc::clone(cache), Arc::clone(&metadata))));
+    let cached = cache.map(|cache| Arc::new(ImageCache::new(Arc::clone(cache), Arc::clone(&metadata), None)));
     let (session, shared) = Session::start(metadata, config, Clock::start(), seed, handles, None, cached)?;
     let (mut exchange, edition) = ready.unzip();
     // Up before its thread runs: requests from now on wait in the channel.

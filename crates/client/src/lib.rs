@@ -43,6 +43,7 @@ mod shared;
 mod sink;
 mod slab;
 mod storer;
+mod tell;
 pub mod upload;
 
 #[cfg(test)]

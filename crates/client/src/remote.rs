@@ -39,6 +39,7 @@ use crate::link::FirstAnswers;
 use crate::pin::{InForce, in_force};
 use crate::session::Session;
 use crate::shared::ConnectionHandle;
+use crate::tell::Teller;
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
 pub(crate) const PIECE_BYTES: u64 = 256 << 10;
@@ -203,7 +204,8 @@ fn run(
 ) -> Result<Arc<Session>, ClientError> {
     let Start { metadata, mut ready, mut hashes, answers } = start;
     let metadata = Arc::new(metadata);
-    let cached = cache.map(|cache| Arc::new(ImageCache::new(Arc::clone(cache), Arc::clone(&metadata))));
+    let new = |cache| Arc::new(ImageCache::new(cache, Arc::clone(&metadata), Some(&dialer.server)));
+    let cached = cache.cloned().map(new);
     if let Some(cached) = &cached {
         load_proofs(cached, &metadata);
     }
@@ -215,7 +217,8 @@ fn run(
         handles.push(ConnectionHandle { commands, waker: Some(Arc::clone(&waker)) });
         threads.push((receiver, waker));
     }
-    let (session, shared) = Session::start(metadata, config, clock, device, handles, None, cached)?;
+    let (session, shared) = Session::start(metadata, config, clock, device, handles, None, cached.clone())?;
+    let mut teller = cached.map(|cached| Teller::new(Arc::clone(&shared), cached, dialer.clone()));
     shared.takes_volumes.store(true, Ordering::Release);
     // Up before its thread runs: requests from now on wait in the channel.
     if let Some(((connection, _), answers)) = ready.as_ref().zip(answers) {
@@ -228,7 +231,8 @@ fn run(
     }
     for (index, (commands, waker)) in threads.into_iter().enumerate() {
         let (ready, image) = ready.take().unzip();
-        let handler = ImageHandler::new(Arc::clone(&shared), dialer.clone(), index, hashes.take(), image);
+        let parts = (hashes.take(), teller.take());
+        let handler = ImageHandler::new(Arc::clone(&shared), dialer.clone(), index, parts, image);
         let config = shared.config.connection.clone();
         let (dialer, seed) = (dialer.clone(), device as u64 ^ index as u64);
         let driver = Driver { dialer, config, device, seed, clock, commands, waker, handler };

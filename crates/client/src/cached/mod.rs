@@ -12,6 +12,7 @@
 
 mod reader;
 mod start;
+mod untold;
 mod worker;
 mod writer;
 
@@ -19,6 +20,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cache::{Cache, Key, Kind, Owner};
+use connection::Server;
 use image::Metadata;
 use units::{BlockId, PageId};
 
@@ -26,6 +28,7 @@ use crate::command::Wanted;
 use crate::page_parts::PageParts;
 
 pub(crate) use start::{CachedStart, Name, keep, keep_name, load_proofs, metadata_parts, part_key};
+pub(crate) use untold::Untold;
 pub(crate) use worker::Worker;
 
 /// Pages in one record: as many as one push has.
@@ -37,6 +40,8 @@ pub(crate) struct ImageCache {
     metadata: Arc<Metadata>,
     owner: Owner,
     index: Mutex<Index>,
+    /// If there is a server that learns.
+    untold: Option<Untold>,
     /// Why nothing more is written.
     problem: OnceLock<String>,
 }
@@ -51,8 +56,8 @@ struct Index {
 }
 
 impl ImageCache {
-    /// What `cache` has of an image.
-    pub fn new(cache: Arc<Cache>, metadata: Arc<Metadata>) -> ImageCache {
+    /// What `cache` has of an image. `server`: the one that learns from its programs, if any does.
+    pub fn new(cache: Arc<Cache>, metadata: Arc<Metadata>, server: Option<&Server>) -> ImageCache {
         let owner = Owner(metadata.id().0);
         let mut index = Index::default();
         for found in cache.records(&owner, Kind::Block) {
@@ -63,7 +68,13 @@ impl ImageCache {
         for found in cache.records(&owner, Kind::Pages) {
             index.add(found.key, &pages_of(&found.label));
         }
-        ImageCache { cache, metadata, owner, index: Mutex::new(index), problem: OnceLock::new() }
+        let untold = server.map(|server| Untold::of(server, &metadata.id()));
+        ImageCache { cache, metadata, owner, index: Mutex::new(index), untold, problem: OnceLock::new() }
+    }
+
+    /// Where runs are kept that the server was not told of.
+    pub fn untold(&self) -> Option<(&Cache, &Untold)> {
+        self.untold.as_ref().map(|untold| (&*self.cache, untold))
     }
 
     /// Why nothing more is written, if that is so.

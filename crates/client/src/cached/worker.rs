@@ -16,6 +16,7 @@ use units::{BlockId, Moment, PageId, SegmentIndex, StreamId, Token};
 use wire::{PushEncoding, PushPiece};
 
 use super::reader::Reader;
+use super::untold::Watch;
 use super::writer::Writer;
 use super::{ImageCache, start};
 use crate::command::{Command, ConnectionIndex, Failure, Kept, RequestKey, StreamKey, Wanted};
@@ -44,6 +45,7 @@ pub(crate) struct Worker {
     writer: Writer,
     predictor: ActionPredictor,
     runs: HashMap<Token, Run>,
+    watch: Watch,
     /// Streams that were begun.
     streams: u32,
     /// Bytes that the storer has.
@@ -86,6 +88,7 @@ impl Worker {
             writer: Writer::new(image, metadata),
             predictor,
             runs: HashMap::new(),
+            watch: Watch::default(),
             streams: 0,
             pushed_bytes: 0,
             keeping: VecDeque::new(),
@@ -149,8 +152,12 @@ impl Worker {
         match command {
             Command::Request { key, wanted, .. } => self.answer(key, &wanted),
             Command::Touch { token, pages } => pages.into_iter().for_each(|page| self.touched(token, page)),
-            Command::TokenEnd { token } => {
-                self.end(token);
+            Command::TokenEnd { token, is_untold } => {
+                let is_new = self.end(token);
+                let touched = self.watch.end(token, is_new);
+                if is_untold {
+                    self.writer.run(&touched);
+                }
                 if self.shared.clock.now().since(self.saved) >= SAVE_EVERY {
                     self.save();
                 }
@@ -170,6 +177,7 @@ impl Worker {
         self.ticked = self.shared.clock.now();
         self.writer.flush();
         for ended in self.predictor.expire(self.ticked) {
+            self.watch.over(ended.token, ended.changed);
             self.end(ended.token);
         }
     }
@@ -211,6 +219,7 @@ impl Worker {
 
     /// A program touched a page: what comes next may be here.
     fn touched(&mut self, token: Token, page: PageId) {
+        self.watch.touched(token, page);
         let verdict = self.predictor.touch(token, page, self.shared.clock.now());
         self.follow(token, verdict);
     }
@@ -285,6 +294,7 @@ impl Worker {
         }
         let is_last = run.queue.is_empty();
         if !pages.is_empty() {
+            self.watch.hidden(token);
             let stream = self.stream(token);
             let bytes = raw.len();
             self.pushed_bytes += bytes;
@@ -299,11 +309,12 @@ impl Worker {
         true
     }
 
-    /// A program ended.
-    fn end(&mut self, token: Token) {
-        self.predictor.end(token, self.shared.clock.now());
+    /// A program ended. Returns whether something was learned from it at last.
+    fn end(&mut self, token: Token) -> bool {
+        let ended = self.predictor.end(token, self.shared.clock.now());
         self.end_stream(token);
         self.runs.remove(&token);
+        ended.changed
     }
 
     /// Takes what a server sent, and learns from pages that it pushed.

@@ -105,6 +105,14 @@ impl Writer {
         self.put(Kind::Actions, &key, &[], actions);
     }
 
+    /// Writes what a program touched that no server was told of, if it may teach one.
+    pub fn run(&mut self, pages: &[PageId]) {
+        let record = self.image.untold().and_then(|(cache, untold)| untold.record_of(cache, pages));
+        if let Some((key, record)) = record {
+            self.put(Kind::Run, &key, &[], &record);
+        }
+    }
+
     /// Nothing more comes.
     pub fn close(&mut self) {
         self.image.cache.close();

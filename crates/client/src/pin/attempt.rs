@@ -7,15 +7,15 @@ use cache::{Kind, Owner};
 use connection::{Connection, ConnectionError, Dialer, answer_time, random_number};
 use image::{Metadata, Superblock};
 use units::{BlockId, ImageId, Moment, RequestId, Token};
-use wire::format::{FEATURE_PROOFS, FEATURE_START};
-use wire::{ClientConfig, ClientEvent, ImageHandle, Reply, Request};
+use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use super::pinned::PinnedImage;
 use super::{Change, News, Overall, PinError, Progress};
-use crate::cached::{CachedStart, metadata_parts};
+use crate::cached::{CachedStart, Untold, metadata_parts};
 use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::remote::{Begun, Fetcher, Opened, PIECE_BYTES, check_promise, open_image};
+use crate::tell::{quiet, run_bytes, send_run};
 
 /// Bytes of blocks under way together: enough for a far link that is not thin.
 const UNDER_WAY_BYTES: u64 = 512 << 10;
@@ -48,10 +48,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
         overall.allowance.need(OPENING_BYTES, 0, overall.missing())?;
         let connecting = &overall.pin.config.connection;
         let wire = connecting.wire(random_number().map_err(ClientError::from)?);
-        // Hashes of blocks come with the metadata, and nothing is to be pushed.
-        let features = wire.features & !(FEATURE_PROOFS | FEATURE_START);
-        let wire = ClientConfig { push_bytes_max: 0, features, ..wire };
-        let connection = Connection::connect(dialer, wire, overall.clock, connecting.open_deadline);
+        // Hashes of blocks come with the metadata.
+        let connection = Connection::connect(dialer, quiet(wire), overall.clock, connecting.open_deadline);
         let connection = connection.map_err(ClientError::from)?;
         let mut attempt = Attempt { connection, counted: 0, overall };
         let outcome = attempt.fetch_all();
@@ -75,7 +73,44 @@ impl<'a, 'b> Attempt<'a, 'b> {
         self.fetch_blocks(&pinned, opened.image, missing)?;
         // What is said to be complete is complete after a power cut, too.
         cache.sync_pinned(&owner)?;
-        Ok((opened.id, claim.switch(owner, pin.is_checked)?))
+        let change = claim.switch(owner, pin.is_checked)?;
+        // What the server does not take is told another time: the pin is complete.
+        let _ = self.tell_runs(&opened, &metadata);
+        Ok((opened.id, change))
+    }
+
+    /// Tells the server of runs of the image that it does not know of.
+    fn tell_runs(&mut self, opened: &Opened, metadata: &Metadata) -> Result<(), PinError> {
+        let (pin, cache) = (self.overall.pin, self.overall.cache);
+        let untold = Untold::of(&pin.remote.server, &opened.id);
+        for (key, pages) in untold.runs(cache, metadata) {
+            if !pages.is_empty() {
+                self.wait_for(run_bytes(&pages) + REQUEST_BYTES, 0)?;
+                let answer = pin.config.connection.answer_deadline;
+                let request = send_run(&mut self.connection, opened.image, &pages, answer)?;
+                self.answer(request)?;
+            }
+            untold.told(cache, &key);
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer to the only request that is under way.
+    fn answer(&mut self, request: RequestId) -> Result<(), PinError> {
+        loop {
+            match self.event(Moment(u64::MAX))? {
+                ClientEvent::Reply { request: found, reply } if found == request => {
+                    return self.connection.accept(reply).map(drop).map_err(|why| ClientError::from(why).into());
+                }
+                ClientEvent::Expired { .. } => return Err(self.no_answer()),
+                _ => {}
+            }
+        }
+    }
+
+    fn no_answer(&self) -> PinError {
+        let waited = self.overall.pin.config.connection.answer_deadline;
+        ClientError::from(ConnectionError::NoAnswer { server: self.connection.server.clone(), waited }).into()
     }
 
     /// The metadata as far as a mount needs it, and the hashes of all blocks.
@@ -219,10 +254,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
                     self.count();
                     (self.overall.tell)(News::Progress(self.overall.progress));
                 }
-                ClientEvent::Expired { .. } => {
-                    let waited = self.overall.pin.config.connection.answer_deadline;
-                    return Err(ClientError::from(ConnectionError::NoAnswer { server, waited }).into());
-                }
+                ClientEvent::Expired { .. } => return Err(self.no_answer()),
                 _ => {}
             }
         }

@@ -121,15 +121,20 @@ impl Connections {
         Some(found)
     }
 
-    /// A token ended: a server is told.
-    pub fn end(&mut self, token: Token) {
+    /// A token ended: a server is told, and the device cache.
+    pub fn end(&mut self, token: Token, is_untold: bool) {
         if let Some(connection) = self.of(token).filter(|_| self.remote) {
-            self.command(connection, Command::TokenEnd { token });
+            self.command(connection, Command::TokenEnd { token, is_untold });
         }
-        if let Some(cache) = self.cache {
-            self.command(cache, Command::TokenEnd { token });
-        }
+        self.end_cached(token, is_untold);
         self.homes.remove(&token);
+    }
+
+    /// Tells the device cache alone that a token ended.
+    pub fn end_cached(&mut self, token: Token, is_untold: bool) {
+        if let Some(cache) = self.cache {
+            self.command(cache, Command::TokenEnd { token, is_untold });
+        }
     }
 
     /// Adds a command for a connection that is up.

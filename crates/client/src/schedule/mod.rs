@@ -338,8 +338,8 @@ impl Schedule {
 
     /// A running action ended.
     pub fn end(&mut self, token: Token) {
-        self.touches.end(token, &mut self.connections);
-        self.connections.end(token);
+        let is_untold = self.touches.end(token, &mut self.connections);
+        self.connections.end(token, is_untold);
         self.readahead.end(token);
         self.leaving.end();
         self.pushes.end(token);
@@ -352,6 +352,7 @@ impl Schedule {
         self.reads.clear_waits();
         self.requests.clear();
         self.hints.forget();
+        self.touches.close(&mut self.connections);
         self.connections.close();
     }
 }

@@ -164,12 +164,24 @@ impl Touches {
         }
     }
 
-    /// An action ended: sends its pending pages.
-    pub fn end(&mut self, token: Token, connections: &mut Connections) {
-        if let Some(touches) = self.tokens.remove(&token) {
-            self.reported_total -= touches.reported.len();
-            if touches.is_told(connections) {
-                connections.touch(token, touches.pending);
+    /// An action ended: sends its pending pages. Returns whether no server was told of any.
+    pub fn end(&mut self, token: Token, connections: &mut Connections) -> bool {
+        let Some(touches) = self.tokens.remove(&token) else { return false };
+        self.reported_total -= touches.reported.len();
+        let is_told = touches.is_told(connections);
+        if is_told {
+            connections.touch(token, touches.pending);
+        }
+        !is_told
+    }
+
+    /// The session ends: the device cache keeps what running actions touched that no server was
+    /// told of.
+    pub fn close(&mut self, connections: &mut Connections) {
+        self.reported_total = 0;
+        for (token, touches) in self.tokens.drain() {
+            if !touches.is_told(connections) {
+                connections.end_cached(token, true);
             }
         }
     }

@@ -22,6 +22,7 @@ mod start;
 #[cfg(feature = "tls")]
 mod tls;
 pub(crate) mod tree;
+mod untold;
 mod upload;
 mod volumes;
 mod web_server;

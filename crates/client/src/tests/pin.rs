@@ -70,7 +70,7 @@ fn name(cache: &Cache) -> Pinned {
     names.remove(0)
 }
 
-fn pin_all(device: &Device) -> Progress {
+pub(super) fn pin_all(device: &Device) -> Progress {
     let cache = device.cache();
     let (id, progress) = pin_with(device, &cache, &Options::default(), &mut |_, _| ()).unwrap();
     assert_eq!(id, device.tree.metadata.id());
@@ -96,7 +96,7 @@ fn reads_alone(device: &mut Device, config: Config) {
     device.rig = Some(serve(&device.tree, address));
 }
 
-fn serve(tree: &Tree, address: std::net::SocketAddr) -> Rig {
+pub(super) fn serve(tree: &Tree, address: std::net::SocketAddr) -> Rig {
     let store = Memory::new();
     store.put_atomic("app.rnl", &tree.bytes).unwrap();
     Rig::start_with(&store, |config| config.listen = address)
