@@ -5,6 +5,7 @@ const ROWS: &str = r#"{"bench":"stream","case":"c","peer":"runnel","mode":"push"
 {"bench":"stream","case":"c","peer":"runnel","mode":"push","link":"lan","metric":"wall","unit":"s","median":1.5,"min":1,"max":3,"n":5,"commit":"abcdef0123"}
 {"bench":"stream","case":"c","peer":"nfs","mode":"cold","link":"lan","metric":"wall","unit":"s","median":3,"min":1,"max":3,"n":4,"commit":"abcdef0123"}
 {"bench":"lab","commit":"fedcba9876","rows":{"start lan nfs perl":{"cold":2},"start lan nfs gcc":{"cold":1}},"runs":{"start lan nfs perl":3,"start lan nfs gcc":2}}
+{"bench":"lab","commit":"fedcba9876","rows":{"cut wifi nfs perl":{"cuts":7,"total":7,"mount_rx_bytes":700}},"runs":{"cut wifi nfs perl":1}}
 {"bench":"hand","case":"size","text":"7 MB","n":null,"commit":"1111111111","by_hand":true,"codec":"zstd 19"}"#;
 
 const CODECS: &str = r#"{"bench":"stream","peer":"runnel","codec":"zstd"}
@@ -52,6 +53,17 @@ fn another_field_and_an_older_row_are_named() -> anyhow::Result<()> {
         "From {{num stream c runnel push lan wall@min,wall@max}}, once {{num stream#0123 c runnel push lan wall}}.\n",
     )?;
     assert!(page.contains("From 1.00, 3.00<sup>") && page.contains("once 9.00<sup>"), "{page}");
+    Ok(())
+}
+
+#[test]
+fn what_the_lab_counts_has_no_unit_of_time() -> anyhow::Result<()> {
+    let values =
+        ["cuts", "mount_rx_bytes", "total"].map(|value| format!("{{{{value lab cut wifi nfs perl {value}}}}}"));
+    let page = page(&format!("{}\n", values.join("; ")))?;
+    let shown: Vec<&str> = page.lines().last().unwrap_or_default().split("; ").collect();
+    let shown = shown.iter().map(|figure| figure.split("<sup>").next().unwrap_or_default());
+    assert_eq!(shown.collect::<Vec<_>>(), ["7", "700 B", "7.00 s"]);
     Ok(())
 }
 
