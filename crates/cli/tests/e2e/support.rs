@@ -179,6 +179,17 @@ pub fn can_mount(test: &str) -> bool {
     root && fuse
 }
 
+/// Whether who is not root may have name spaces of its own here; prints the reason if not. The
+/// kernel refuses it in a chroot.
+pub fn can_be_alone(test: &str) -> bool {
+    let tried = Command::new("unshare").args(["--user", "--mount", "true"]).uid(NOBODY).gid(NOBODY).output();
+    let can = tried.is_ok_and(|tried| tried.status.success());
+    if !can {
+        eprintln!("skipped {test}: needs user namespaces");
+    }
+    can
+}
+
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
