@@ -230,6 +230,9 @@ fn make_way(stream: &UnixStream, keeper: Option<&Keeper>) -> io::Result<()> {
     let Some(keeper) = keeper else {
         return say(stream, r#"{"error":"its daemon cannot be replaced while it is mounted"}"#);
     };
+    if !keeper.is_there() {
+        return say(stream, r#"{"error":"its keeper has ended, so no other daemon can be started"}"#);
+    }
     say(stream, "{}")?;
     keeper.replace().map_err(io::Error::other)
 }

@@ -204,6 +204,10 @@ fn fuse_a_mount_without_its_keeper_goes_on_and_can_be_unmounted() {
     kill_process(keeper, Signal::KILL).unwrap();
     assert_eq!(mount.wait_ended().signal(), Some(9));
     assert!(std::fs::read(mount.path.join("usr/lib/python3.11/abc.py")).is_ok());
+    // Nobody could start another daemon.
+    let text = fails(&["upgrade".as_ref(), mount.path.as_os_str()], 1, "its keeper has ended");
+    assert!(text.contains("unmount and mount again"), "{text}");
+    assert!(std::fs::read(mount.path.join("usr/lib/python3.11/typing.py")).is_ok());
     ok(&["umount".as_ref(), mount.path.as_os_str()]);
     mount.wait_unmounted();
     // Both killed: the dead mount is in the way; the message says how to clear it.

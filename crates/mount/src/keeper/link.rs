@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use fuse::handover;
 use nix::sched::CloneFlags;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
@@ -81,6 +82,15 @@ impl Keeper {
     /// Whether another daemon can take the place of this one.
     pub(crate) fn can_replace(&self) -> bool {
         !self.memories.is_empty()
+    }
+
+    /// Whether the keeper runs.
+    pub(crate) fn is_there(&self) -> bool {
+        let socket = self.lock();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Asked for nothing, it tells only that the other side was closed.
+        let is_open = |socket| rustix::event::poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&now)) == Ok(0);
+        socket.as_ref().is_some_and(is_open)
     }
 
     /// Has another daemon started in the place of this process, which ends at once. What it has not
@@ -324,7 +334,9 @@ mod tests {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("sockets");
         let keeper = Keeper::new(ours, lifeline(), Vec::new(), Before::default()).expect("a keeper");
+        assert!(keeper.is_there());
         drop(theirs);
+        assert!(!keeper.is_there());
         let error = keeper.mount(true).err().expect("nobody mounts").to_string();
         assert!(error.contains("its keeper has ended"), "{error}");
         assert!(keeper.act(Action::Detach).is_err());
