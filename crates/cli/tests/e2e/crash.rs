@@ -191,6 +191,28 @@ fn fuse_a_program_with_soft_waits_no_longer_for_a_daemon_than_for_a_server() {
 }
 
 #[test]
+fn fuse_regress_a_run_that_is_stopped_while_it_starts_ends_by_the_signal() {
+    if !can_mount("fuse_regress_a_run_that_is_stopped") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    let url = server.url("python");
+    ok(&["push".as_ref(), python_image().as_os_str(), url.as_ref()]);
+    let program = ["--", "/usr/bin/python3", "-c", "import time; time.sleep(600)"];
+    // Whatever it does at that moment: of those before the program runs, one is as good as another.
+    for step in 0..60 {
+        let mut run = runnel().arg("run").arg(&url).args(program).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::park_timeout(std::time::Duration::from_millis(4 * step));
+        send(&run, [Signal::TERM, Signal::HUP][step as usize % 2]);
+        let status = wait(&mut run);
+        let mut text = String::new();
+        run.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(status.signal().is_some() && !text.contains("not found"), "after {step}: {status}, {text}");
+    }
+}
+
+#[test]
 fn fuse_a_mount_without_its_keeper_goes_on_and_can_be_unmounted() {
     if !can_mount("fuse_a_mount_without_its_keeper") {
         return;

@@ -81,26 +81,32 @@ pub(super) fn start(
 
 /// Waits until the image is served, or the keeper has ended.
 fn wait(keeper: Copy, ready: &PipeReader, signals: &Signals) -> io::Result<Started> {
+    // What the keeper was told to end by: what is served then is not for long.
+    let mut ends_by = None;
     loop {
         let mut fds = [
             PollFd::new(&keeper, PollFlags::IN),
-            PollFd::new(ready, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
+            PollFd::new(ready, PollFlags::IN),
         ];
+        let wanted = if ends_by.is_none() { fds.len() } else { 2 };
         // Interruptions and shortness of memory pass.
-        let _ = rustix::event::poll(&mut fds, None);
-        let [has_ended, is_ready, has_signal] = fds.map(|fd| fd.revents());
-        if is_ready.contains(PollFlags::IN) {
-            return Ok(Started::Served(Served(keeper)));
-        }
+        let _ = rustix::event::poll(&mut fds[..wanted], None);
+        let [has_ended, has_signal, is_ready] = fds.map(|fd| fd.revents());
         if !has_ended.is_empty() {
-            return Ok(Started::Over(keeper.wait()?));
+            let exit = keeper.wait()?;
+            return Ok(Started::Over(ends_by.map_or(exit, Exit::Signal)));
         }
+        // First: the keeper may have the same signal of a terminal.
         if !has_signal.is_empty()
             && let Some(signal) = signals.next()?
             && (STOP.contains(&signal) || signal == Signal::QUIT.as_raw())
         {
             keeper.send(Signal::from_named_raw(signal).unwrap_or(Signal::TERM))?;
+            ends_by = Some(signal);
+        }
+        if ends_by.is_none() && is_ready.contains(PollFlags::IN) {
+            return Ok(Started::Served(Served(keeper)));
         }
     }
 }
