@@ -210,7 +210,12 @@ impl Folder {
             room = self.make_room(to - from)?;
         }
         if room.is_granted {
-            disk::grow(file, from, to)?;
+            let mut grown = disk::grow(file, from, to);
+            // What is pinned was asked for, so the disk has it instead of what is not.
+            while is_pinned && grown.as_ref().is_err_and(is_full) && self.remove_oldest(&mut room)? {
+                grown = disk::grow(file, from, to);
+            }
+            grown?;
             all.period_bytes = all.period_bytes.saturating_add(to - from);
         }
         lock.set_written(all);
@@ -286,10 +291,7 @@ impl Folder {
             room.is_granted = true;
             return Ok(room);
         }
-        let victims = logs.iter().filter(|log| !self.is_pinned(log.number));
-        let mut victims: Vec<_> = victims.map(|log| (self.counts_as_used(log), log)).collect();
-        victims.sort_by_key(|(used, log)| (*used, log.number));
-        for (_, log) in victims {
+        for log in self.victims(&logs) {
             if self.remove(log.number) {
                 (used, count) = (used.saturating_sub(log.bytes), count - 1);
                 room.removed.push(log.number);
@@ -300,6 +302,21 @@ impl Folder {
             }
         }
         Ok(room)
+    }
+
+    /// Logs that may go, the first one first.
+    fn victims<'a>(&self, logs: &'a [Listed]) -> Vec<&'a Listed> {
+        let mut victims: Vec<_> = logs.iter().filter(|log| !self.is_pinned(log.number)).collect();
+        victims.sort_by_cached_key(|log| (self.counts_as_used(log), log.number));
+        victims
+    }
+
+    /// Removes the first log that may go. False if there is none. Under the lock.
+    fn remove_oldest(&self, room: &mut Room) -> io::Result<bool> {
+        let logs = self.list()?;
+        let gone = self.victims(&logs).into_iter().find(|log| self.remove(log.number));
+        room.removed.extend(gone.map(|log| log.number));
+        Ok(gone.is_some())
     }
 
     fn is_pinned(&self, number: u64) -> bool {
@@ -369,6 +386,11 @@ impl Locked {
         bytes.extend(written.period_bytes.to_le_bytes());
         let _ = self.file.write_all_at(&bytes, 0);
     }
+}
+
+/// Whether there is no room on the disk.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
 }
 
 /// The limit of a cache that nobody chose one for, when it takes `held` bytes of a disk with so

@@ -333,15 +333,25 @@ fn fuse_a_full_disk_keeps_the_version_that_works() {
     let first = fleet.state()["id"].clone();
     fleet.publish(2);
     let filler = disk.fill();
-    fleet.pin(&[]).failure(1, "No space left");
+    let text = fleet.pin(&[]).failure(1, "No space left");
+    assert!(text.contains("hint: make room"), "{text}");
     assert!(fleet.state()["id"] == first && fleet.state()["complete"] == true, "{}", fleet.state());
     fs::remove_file(filler).unwrap();
     fleet.pin(&[]).success();
     assert_eq!((&fleet.state()["previous"]["id"], fleet.mounted()), (&first, "2".into()));
+    // Now there are two versions, and half of the room that the third one needs.
+    let filler = disk.fill();
+    let file = fs::OpenOptions::new().write(true).open(filler).unwrap();
+    file.set_len(file.metadata().unwrap().len() - (512 << 10)).unwrap();
+    let second = fleet.state()["id"].clone();
+    fleet.publish(3);
+    let update = fleet.pin(&[]);
+    assert!(update.success()["switched"] == true && update.text().contains("needs its room"), "{}", update.text());
+    assert_eq!((&fleet.state()["previous"]["id"], fleet.mounted()), (&second, "3".into()));
     disk.fill();
     fleet.stop_server();
-    assert_eq!(fleet.rollback().success()["id"], first);
-    assert_eq!(fleet.mounted(), "1");
+    assert_eq!(fleet.rollback().success()["id"], second);
+    assert_eq!(fleet.mounted(), "2");
 }
 
 #[test]

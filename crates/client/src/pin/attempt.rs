@@ -69,7 +69,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let (metadata, bytes) = self.metadata(&opened)?;
         let pinned = PinnedImage { cache, owner, metadata: &metadata };
         let missing = self.missing(&pinned, &bytes)?;
-        pinned.keep_metadata(&bytes)?;
+        self.put(&pinned, || pinned.keep_metadata(&bytes))?;
         self.fetch_blocks(&pinned, opened.image, missing)?;
         // What is said to be complete is complete after a power cut, too.
         cache.sync_pinned(&owner)?;
@@ -190,7 +190,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         for (block, stored) in blocks {
             match pinned.kept(block) {
                 Some(bytes) => {
-                    pinned.put_block(block, &bytes)?;
+                    self.put(pinned, || pinned.put_block(block, &bytes))?;
                     self.overall.progress.pinned_bytes += stored;
                 }
                 None => missing.blocks.push_back(block),
@@ -218,12 +218,33 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
         if let Some(previous) = claim.previous(owner)? {
             let without = cache.pin_room(&owner, Some(previous), sizes)?;
-            if without.needed <= without.free && claim.give_up_previous(previous)? {
-                (self.overall.tell)(News::GivenUp(ImageId(previous.0)));
+            if without.needed <= without.free && self.give_up(previous)? {
                 return Ok(());
             }
         }
         Err(PinError::TooLarge { needed: room.needed, pinned: room.max.saturating_sub(room.free), max: room.max })
+    }
+
+    /// Puts something into the cache. The previous version of the name goes if the disk is full.
+    fn put(&mut self, pinned: &PinnedImage<'_>, put: impl Fn() -> Result<(), PinError>) -> Result<(), PinError> {
+        let outcome = put();
+        match &outcome {
+            Err(PinError::Cache(error)) if error.kind() == io::ErrorKind::StorageFull => {}
+            _ => return outcome,
+        }
+        match self.overall.claim.previous(pinned.owner)? {
+            Some(previous) if self.give_up(previous)? => put(),
+            _ => outcome,
+        }
+    }
+
+    /// Gives up the previous version, and tells that. False if it is used.
+    fn give_up(&mut self, previous: Owner) -> Result<bool, PinError> {
+        let is_gone = self.overall.claim.give_up_previous(previous)?;
+        if is_gone {
+            (self.overall.tell)(News::GivenUp(ImageId(previous.0)));
+        }
+        Ok(is_gone)
     }
 
     fn fetch_blocks(
@@ -247,7 +268,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
                     let Reply::Block { bytes, .. } = reply else { continue };
                     let verified = pinned.metadata.verify_block(block, &bytes);
                     verified.map_err(|source| ClientError::Image { name: server.to_string(), source })?;
-                    pinned.put_block(block, &bytes)?;
+                    self.put(pinned, || pinned.put_block(block, &bytes))?;
                     missing.asked_bytes -= bytes.len() as u64;
                     self.overall.moved = self.overall.clock.now();
                     self.overall.progress.pinned_bytes += bytes.len() as u64;

@@ -42,7 +42,7 @@ pub enum PinError {
     #[error("the device cache is full of what other processes are writing\nhint: try again when they have ended")]
     Busy,
     /// The disk of the cache fails.
-    #[error("the device cache: {0}")]
+    #[error("the device cache: {}{}", .0, if_full(.0))]
     Cache(#[from] io::Error),
     /// Another process brings the name up to date.
     #[error("another `runnel pin` brings {0} up to date\nhint: try again when it has ended")]
@@ -50,6 +50,16 @@ pub enum PinError {
     /// Somebody wants it to end.
     #[error("stopped before all came\nhint: `runnel pin` goes on from there")]
     Stopped,
+}
+
+/// What helps against a full disk.
+fn if_full(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => {
+            "\nhint: make room on its disk, or `runnel cache unpin` another image; what came is kept"
+        }
+        _ => "",
+    }
 }
 
 /// A number of bytes as people read it, not less than it is.
