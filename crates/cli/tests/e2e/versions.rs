@@ -140,6 +140,8 @@ fn fuse_an_update_takes_the_place_of_the_old_version_at_once() {
     assert_eq!((&update["switched"], &update["current"]), (&true.into(), &update["id"]), "{update}");
     let [moved, all] = ["transferred_bytes", "bytes"].map(|name| update[name].as_u64().unwrap());
     assert!(moved < all * 3 / 4, "what is the same is not fetched again: {update}");
+    let [present, blocks] = ["blocks_present", "blocks"].map(|name| update[name].as_u64().unwrap());
+    assert!(present > 0 && present < blocks, "{update}");
     let second = fleet.state();
     assert_eq!((&second["previous"]["id"], &second["id"]), (&first["id"], &update["id"]), "{second}");
     assert!(second["complete"] == true && second["previous"]["complete"] == true, "{second}");

@@ -181,8 +181,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
                 blocks.push((block, stored));
             }
         }
-        if self.overall.progress.blocks > 0 {
-            // Of the first attempt.
+        let is_first = self.overall.progress.blocks == 0;
+        if !is_first {
             progress.blocks_present = self.overall.progress.blocks_present;
         }
         self.overall.progress = progress;
@@ -192,6 +192,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
                 Some(bytes) => {
                     self.put(pinned, || pinned.put_block(block, &bytes))?;
                     self.overall.progress.pinned_bytes += stored;
+                    self.overall.progress.blocks_present += u32::from(is_first);
                 }
                 None => missing.blocks.push_back(block),
             }

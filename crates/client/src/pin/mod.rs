@@ -66,7 +66,7 @@ pub struct Progress {
     pub blocks: u32,
     /// See above.
     pub bytes: u64,
-    /// Those that were pinned when this began.
+    /// Those that were in the cache when this began, also of other versions.
     pub blocks_present: u32,
     /// Bytes that are pinned.
     pub pinned_bytes: u64,
