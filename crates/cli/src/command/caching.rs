@@ -13,7 +13,7 @@ use crate::config::DeviceConfig;
 use crate::failure;
 
 /// Variable that names the folder, for commands without `--cache`.
-const VARIABLE: &str = "RUNNEL_CACHE";
+pub const VARIABLE: &str = "RUNNEL_CACHE";
 
 /// Stands for no folder.
 const NONE: &str = "none";

@@ -61,12 +61,14 @@ pub struct PinArgs {
     budget: Option<u64>,
 
     /// Once a new version is in force, run this with `sh -c` (RUNNEL_NAME and RUNNEL_IMAGE say what
-    /// is checked); if it fails, return to the previous version, and end with exit code 8
+    /// is checked, RUNNEL_CACHE and RUNNEL_CA where); if it fails, return to the previous version,
+    /// and end with exit code 8
     #[arg(long, value_name = "COMMAND")]
     health: Option<String>,
 
     /// The health command fails if it takes longer than this
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "health")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "health",
+        value_parser = clap::value_parser!(u64).range(1..))]
     health_timeout: u64,
 
     /// Switch to the server's version also if it was rolled back from
@@ -97,25 +99,58 @@ pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
     let place = caching::place(folder, args.cache_size)?;
     let cache = opened(&place)?;
-    let claim = Claim::new(&cache, &remote, &target)?;
+    let mut result = Outcome::default();
+    let outcome = bring_up_to_date(args, (&target, &remote), (&place, &cache), &mut result);
+    if args.json {
+        outln!("{}", json_of(&target, &cache, &result)?);
+    }
+    outcome?;
+    tell_others(&cache, &place)?;
+    match &result.done {
+        Some(done) if !args.json => tell_done(&target, done)?,
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of a pin, whether or not it failed.
+#[derive(Default)]
+struct Outcome {
+    last: Progress,
+    done: Option<Done>,
+    /// What the health command said; `None` if it said nothing.
+    is_healthy: Option<bool>,
+}
+
+fn bring_up_to_date(
+    args: &PinArgs,
+    (target, remote): (&str, &Remote),
+    (place, cache): (&CachePlace, &Cache),
+    result: &mut Outcome,
+) -> anyhow::Result<()> {
+    let claim = Claim::new(cache, remote, target)?;
     let (stop, signal) = stopped_by_signals()?;
     let checker = args.health.as_ref().map(|health| {
         let limit = Duration::from_secs(args.health_timeout);
         let signal = Arc::clone(&signal);
-        Checker::start(health, &target, limit, move || signal.load(Ordering::Acquire) != 0)
+        let mut environment = vec![("RUNNEL_NAME", target.into())];
+        // It checks what is here, not what another cache has.
+        environment.extend(place.folder.clone().map(|folder| (caching::VARIABLE, folder.into())));
+        environment.extend(args.trust.variable());
+        Checker::start(health, environment, limit, move || signal.load(Ordering::Acquire) != 0)
     });
     // Programs come first.
     host::priority::idle();
-    let check = |id: Option<ImageId>| match (&checker, id) {
-        (Some(checker), Some(id)) => check(&claim, checker, &target, id, &signal),
+    let check = |id: Option<ImageId>, is_healthy: &mut Option<bool>| match (&checker, id) {
+        (Some(checker), Some(id)) => check(&claim, checker, target, id, &signal, is_healthy),
         _ => Ok(()),
     };
     // One that the power went off in.
-    check(claim.unchecked()?)?;
+    check(claim.unchecked()?, &mut result.is_healthy)?;
     let mut config = Config::default();
     config.connection.trust = args.trust.trust();
     let wanted = Pin {
-        remote: &remote,
+        remote,
         config: &config,
         rate: args.rate,
         budget: args.budget,
@@ -124,13 +159,7 @@ pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
         stop: &stop,
     };
     let (last, outcome) = with_bar(&wanted, &claim);
-    let checked = match &outcome {
-        Ok(Done { id, change: Change::Switched(_), .. }) => check(Some(*id)),
-        _ => Ok(()),
-    };
-    if args.json {
-        outln!("{}", json_of(&target, &cache, &last, &outcome)?);
-    }
+    result.last = last;
     let done = outcome.map_err(|error| match error {
         PinError::Stopped => {
             let (pinned, bytes) = (progress::human(last.pinned_bytes), progress::human(last.bytes));
@@ -138,12 +167,11 @@ pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
         error => error.into(),
     })?;
-    checked?;
-    tell_others(&cache, &place)?;
-    if !args.json {
-        tell_done(&target, &done)?;
+    result.done = Some(done);
+    match done.change {
+        Change::Switched(_) => check(Some(done.id), &mut result.is_healthy),
+        _ => Ok(()),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// As shells say it of a program that the signal ended.
@@ -153,8 +181,21 @@ fn code_of(signal: &AtomicI32) -> u8 {
 
 /// Asks the health command about the version in force; the previous one is in force again if it
 /// fails.
-fn check(claim: &Claim<'_>, checker: &Checker, target: &str, id: ImageId, signal: &AtomicI32) -> anyhow::Result<()> {
-    let why = match checker.check(id).context("the health command cannot be started")? {
+fn check(
+    claim: &Claim<'_>,
+    checker: &Checker,
+    target: &str,
+    id: ImageId,
+    signal: &AtomicI32,
+    is_healthy: &mut Option<bool>,
+) -> anyhow::Result<()> {
+    let health = checker.check(id).context("the health command cannot be started")?;
+    *is_healthy = match &health {
+        Health::Good => Some(true),
+        Health::Bad(_) => Some(false),
+        Health::Stopped => None,
+    };
+    let why = match health {
         Health::Good => {
             claim.checked(id, true)?;
             return Ok(());
@@ -201,21 +242,19 @@ fn tell_done(target: &str, done: &Done) -> anyhow::Result<()> {
 fn json_of(
     target: &str,
     cache: &Cache,
-    last: &Progress,
-    outcome: &Result<Done, PinError>,
+    Outcome { last, done, is_healthy }: &Outcome,
 ) -> anyhow::Result<serde_json::Value> {
     let (names, _) = client::pin::pinned(cache)?;
     let name = names.into_iter().find(|name| name.target == target);
     let current = name.and_then(|name| name.current).map(|version| version.id.to_string());
-    let done = outcome.as_ref().ok();
-    let (switched, held_back) = match done.map(|done| done.change) {
+    let (switched, held_back) = match done.as_ref().map(|done| done.change) {
         Some(Change::Switched(_)) => (true, false),
         Some(Change::HeldBack) => (false, true),
         _ => (false, false),
     };
     Ok(serde_json::json!({
-        "target": target, "id": done.map(|done| done.id.to_string()), "current": current,
-        "complete": done.is_some() && !held_back, "switched": switched, "held_back": held_back,
+        "target": target, "id": done.as_ref().map(|done| done.id.to_string()), "current": current,
+        "complete": done.is_some() && !held_back, "switched": switched, "held_back": held_back, "healthy": is_healthy,
         "blocks": last.blocks, "blocks_present": last.blocks_present, "bytes": last.bytes,
         "pinned_bytes": last.pinned_bytes, "transferred_bytes": last.transferred_bytes,
     }))

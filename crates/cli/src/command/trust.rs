@@ -1,5 +1,6 @@
 //! The TLS options of every command that may connect to a server.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use connection::{Identity, Trust};
@@ -25,6 +26,12 @@ pub struct TrustArgs {
 }
 
 impl TrustArgs {
+    /// The variable of the authorities that were given, for commands that this one starts.
+    pub fn variable(&self) -> Option<(&'static str, OsString)> {
+        // Also the file is found from another folder.
+        self.ca.as_ref().map(|file| (AUTHORITIES, std::path::absolute(file).unwrap_or_else(|_| file.clone()).into()))
+    }
+
     /// As a connection takes them.
     pub fn connection(&self) -> connection::Config {
         connection::Config { trust: self.trust(), ..connection::Config::default() }

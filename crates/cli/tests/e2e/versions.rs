@@ -110,6 +110,10 @@ struct Said(Output);
 impl Said {
     fn success(&self) -> serde_json::Value {
         assert!(self.0.status.success(), "{}", self.text());
+        self.json()
+    }
+
+    fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.0.stdout).unwrap_or_else(|_| panic!("{}", self.text()))
     }
 
@@ -202,7 +206,7 @@ fn a_version_that_is_not_healthy_goes_by_itself() {
     assert!(text.contains(&format!("is at version {} again", first.as_str().unwrap())), "{text}");
     // Standard output has nothing but the result.
     let result: serde_json::Value = serde_json::from_slice(&failed.0.stdout).unwrap();
-    assert_eq!(result["current"], first, "{result}");
+    assert_eq!((&result["current"], &result["healthy"]), (&first, &false.into()), "{result}");
     let state = fleet.state();
     assert_eq!(
         (&state["id"], &state["bad"], &state["checked"]),
@@ -213,16 +217,35 @@ fn a_version_that_is_not_healthy_goes_by_itself() {
     assert_eq!(fleet.pin(&["--health", &command]).success()["held_back"], true);
 
     fleet.publish(3);
-    let late = fleet.pin(&["--health", "sleep 600", "--health-timeout", "0"]);
-    late.failure(8, "did not end in 0 s");
+    let late = fleet.pin(&["--health", "sleep 600", "--health-timeout", "1"]);
+    late.failure(8, "did not end in 1 s");
     assert_eq!(fleet.state()["id"], first);
     fleet.publish(4);
-    assert_eq!(fleet.pin(&["--health", &command]).success()["switched"], true);
+    let limit = u64::MAX.to_string();
+    let good = fleet.pin(&["--health", &command, "--health-timeout", &limit]).success();
+    assert_eq!((&good["switched"], &good["healthy"]), (&true.into(), &true.into()), "{good}");
     // Only a new version is checked.
     let before = fs::read(&log).unwrap();
-    fleet.pin(&["--health", &command]).success();
+    assert_eq!(fleet.pin(&["--health", &command]).success()["healthy"], serde_json::Value::Null);
     assert_eq!(fs::read(&log).unwrap(), before);
+    fleet.pin(&["--health", "true", "--health-timeout", "0"]).failure(2, "--health-timeout");
     fleet.pin(&["--health-timeout", "5"]).failure(2, "--health");
+}
+
+#[test]
+fn regress_a_check_uses_the_cache_of_its_pin() {
+    let fleet = Fleet::pinned();
+    fleet.publish(2);
+    let ca = fleet.at("ca.pem");
+    let cache = fleet.cache();
+    let command = format!(
+        "test \"$RUNNEL_CACHE\" = '{}' && test \"$RUNNEL_CA\" = '{}' && '{}' cache status | grep -q $RUNNEL_IMAGE",
+        cache.display(),
+        ca.display(),
+        runnel().get_program().display()
+    );
+    fs::write(&ca, "").unwrap();
+    assert_eq!(fleet.pin(&["--ca", ca.to_str().unwrap(), "--health", &command]).success()["healthy"], true);
 }
 
 #[test]
@@ -231,7 +254,7 @@ fn a_check_that_did_not_end_is_made_by_the_next_pin() {
     let first = fleet.state()["id"].clone();
     fleet.publish(2);
     let began = fleet.at("began");
-    let command = format!("echo began > {}; sleep 600", began.display());
+    let command = format!("echo began > {}; sleep 600; echo late >&2", began.display());
     let start = || {
         let _ = fs::remove_file(&began);
         let mut command = fleet.command("pin", &["--cache-size", "64m", "--health", &command]);
@@ -240,18 +263,24 @@ fn a_check_that_did_not_end_is_made_by_the_next_pin() {
         child
     };
     let mut pin = start();
-    fleet.pin(&[]).failure(1, "another `runnel pin`");
+    let other = fleet.pin(&[]);
+    other.failure(1, "another `runnel pin`");
+    assert_eq!(other.json()["current"], fleet.state()["id"]);
     send(&pin, Signal::TERM);
     assert_eq!(wait(&mut pin).code(), Some(143));
     let mut pin = start();
     pin.kill().unwrap();
-    pin.wait().unwrap();
+    // The pipe is closed when the check has ended, too.
+    let ended = pin.wait_with_output().unwrap();
+    assert!(!String::from_utf8_lossy(&ended.stderr).contains("late"), "the check went on");
     let state = fleet.state();
     assert!(state["checked"] == false && state["previous"]["id"] == first, "{state}");
     fleet.stop_server();
     // Without its server, too.
-    let text = fleet.pin(&["--health", "exit 9"]).failure(8, "does not work");
+    let failed = fleet.pin(&["--health", "exit 9"]);
+    let text = failed.failure(8, "does not work");
     assert!(text.contains("exit status: 9"), "{text}");
+    assert_eq!((&failed.json()["current"], &failed.json()["healthy"]), (&first, &false.into()));
     assert_eq!(fleet.state()["id"], first);
 }
 

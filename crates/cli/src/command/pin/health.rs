@@ -1,8 +1,9 @@
 //! The command that says whether a new version works.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,9 @@ use units::ImageId;
 
 /// How often it is looked whether it has ended, and whether somebody wants it to end.
 const STEP: Duration = Duration::from_millis(20);
+
+/// A variable of its environment.
+pub type Variable = (&'static str, OsString);
 
 /// What it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,20 +35,21 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Runs `command` with the shell. It fails after `limit`, and ends when `is_stopped` says so.
+    /// Runs `command` with the shell and these variables. It fails after `limit`, and ends when
+    /// `is_stopped` says so.
     pub fn start(
         command: &str,
-        target: &str,
+        environment: Vec<Variable>,
         limit: Duration,
         is_stopped: impl Fn() -> bool + Send + 'static,
     ) -> Checker {
         let (images, wanted) = channel();
         let (answer, answers) = channel();
-        let (command, target) = (command.to_string(), target.to_string());
+        let command = command.to_string();
         // It ends with the process.
         std::thread::spawn(move || {
             for image in wanted {
-                let _ = answer.send(check(&command, &target, image, limit, &is_stopped));
+                let _ = answer.send(check(&command, &environment, image, limit, &is_stopped));
             }
         });
         Checker { images, answers }
@@ -63,27 +68,29 @@ impl Checker {
 
 fn check(
     command: &str,
-    target: &str,
+    environment: &[Variable],
     image: ImageId,
     limit: Duration,
     is_stopped: &dyn Fn() -> bool,
 ) -> io::Result<Health> {
+    let group = Group::start()?;
     let mut child = Command::new("sh")
         .args(["-c", command])
-        .env("RUNNEL_NAME", target)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .env("RUNNEL_IMAGE", image.to_string())
         .stdin(Stdio::null())
         // Standard output is for the result.
         .stdout(io::stderr())
         // All that it starts ends with it.
-        .process_group(0)
+        .process_group(group.leader.id() as i32)
         .spawn()?;
-    let until = Instant::now() + limit;
+    // Without it, there is no end that a clock can tell.
+    let until = Instant::now().checked_add(limit);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        let outcome = match Instant::now() >= until {
+        let outcome = match until.is_some_and(|until| Instant::now() >= until) {
             _ if is_stopped() => Health::Stopped,
             true => Health::Bad(format!("the health command did not end in {} s", limit.as_secs())),
             false => {
@@ -92,7 +99,7 @@ fn check(
                 continue;
             }
         };
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = kill_process_group(Pid::from_child(&group.leader), Signal::KILL);
         child.wait()?;
         return Ok(outcome);
     };
@@ -102,12 +109,36 @@ fn check(
     })
 }
 
+/// The process group of a health command. Its leader ends all of it when this process is killed.
+struct Group {
+    leader: Child,
+}
+
+impl Group {
+    fn start() -> io::Result<Group> {
+        // Its input ends with this process, the only one that has the other side.
+        let watch = ["-c", "read -r line; kill -KILL 0"];
+        let mut leader = Command::new("sh");
+        leader.args(watch).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        Ok(Group { leader: leader.spawn()? })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // By itself: what a command leaves behind that succeeded, as a service, runs on.
+        let _ = self.leader.kill();
+        let _ = self.leader.wait();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn health(command: &str, limit: Duration, is_stopped: bool) -> Health {
-        let checker = Checker::start(command, "runnel://h/a b$(exit 3)", limit, move || is_stopped);
+        let name = ("RUNNEL_NAME", "runnel://h/a b$(exit 3)".into());
+        let checker = Checker::start(command, vec![name], limit, move || is_stopped);
         checker.check(ImageId([0xab; 32])).expect("there is a shell")
     }
 
@@ -124,5 +155,7 @@ mod tests {
         let Health::Bad(why) = health("sleep 600 & sleep 600", Duration::ZERO, false) else { panic!("it is late") };
         assert!(why.contains("did not end"), "{why}");
         assert_eq!(health("sleep 600", long, true), Health::Stopped);
+        // Longer than a clock goes.
+        assert_eq!(health("true", Duration::from_secs(u64::MAX), false), Health::Good);
     }
 }
