@@ -28,6 +28,7 @@ mod log;
 mod names;
 mod pins;
 mod store;
+mod verify;
 
 pub use format::{
     BAD_MAX, Key, Kind, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX, PinnedName, TARGET_BYTES_MAX, Version,

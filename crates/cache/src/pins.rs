@@ -66,7 +66,7 @@ impl Cache {
         let header = Header { owner: *owner, is_pinned: true };
         let known = self.known();
         let entries = known.logs.values().filter(|log| log.header == header).flat_map(|log| &log.entries);
-        entries.filter(|entry| entry.head.kind == kind).map(|entry| entry.head.key).collect()
+        entries.filter(|entry| entry.head.kind == kind && !entry.head.is_void()).map(|entry| entry.head.key).collect()
     }
 
     /// The images that are pinned, with the bytes of their payloads.
@@ -75,7 +75,7 @@ impl Cache {
         for log in self.known().logs.values().filter(|log| log.header.is_pinned) {
             let payloads = found.entry(log.header.owner).or_default();
             // One that was damaged is there twice.
-            payloads.extend(log.entries.iter().map(|entry| {
+            payloads.extend(log.entries.iter().filter(|entry| !entry.head.is_void()).map(|entry| {
                 let head = &entry.head;
                 ((head.kind, head.key), u64::from(head.payload_bytes))
             }));

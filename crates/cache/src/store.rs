@@ -287,13 +287,6 @@ impl Cache {
         })
     }
 
-    /// Reads every record. Returns how many are whole, and how many were damaged and are forgotten.
-    pub fn verify(&self) -> (usize, usize) {
-        let keys: Vec<_> = self.known().index.keys().copied().collect();
-        let good = keys.iter().filter(|(kind, key)| self.read(*kind, key).is_some()).count();
-        (good, keys.len() - good)
-    }
-
     /// Forgets everything but what is pinned and what other processes are writing.
     ///
     /// # Errors
@@ -432,7 +425,7 @@ impl Known {
     }
 
     /// A log is gone, and all that was in it. Others may have the same.
-    fn remove(&mut self, number: u64) {
+    pub(crate) fn remove(&mut self, number: u64) {
         let Some(gone) = self.logs.remove(&number) else { return };
         self.index.retain(|_, (log, _)| *log != number);
         let names = gone.entries.iter().map(|entry| (entry.head.kind, entry.head.key));
@@ -440,7 +433,7 @@ impl Known {
         self.find_again(&lost, u64::MAX);
     }
 
-    fn forget(&mut self, name: (Kind, Key)) {
+    pub(crate) fn forget(&mut self, name: (Kind, Key)) {
         let Some((number, at)) = self.index.remove(&name) else { return };
         let wrong = self.logs.get(&number).and_then(|log| log.entries.get(at));
         let before = wrong.map_or(0, |entry| entry.head.written);
@@ -457,7 +450,7 @@ impl Known {
             for (at, Entry { head, .. }) in log.entries.iter().enumerate() {
                 let name = (head.kind, head.key);
                 let is_newer = found.get(&name).is_none_or(|(written, _)| *written < head.written);
-                if head.written < before && is_newer && names.contains(&name) {
+                if head.written < before && is_newer && !head.is_void() && names.contains(&name) {
                     found.insert(name, (head.written, (*number, at)));
                 }
             }
@@ -476,7 +469,7 @@ impl Known {
         let before = self.index.get(&name).and_then(|(log, at)| self.logs.get(log)?.entries.get(*at));
         let is_newer = before.is_none_or(|before| before.head.written < entry.head.written);
         let Some(log) = self.logs.get_mut(&number) else { return };
-        if is_newer {
+        if is_newer && !entry.head.is_void() {
             self.index.insert(name, (number, log.entries.len()));
         }
         log.entries.push(entry);

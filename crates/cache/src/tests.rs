@@ -377,10 +377,13 @@ fn damage_is_found_and_forgotten() {
     let log = log.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "log")).unwrap();
     OpenOptions::new().write(true).open(&log).unwrap().write_all_at(&[9; 10], 7000).unwrap();
     let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    assert_eq!(cache.verify(), (3, 1));
+    assert_eq!(cache.verify().unwrap(), (3, 1));
     assert_eq!(cache.read(Kind::Block, &key(1)), None);
+    // It is known as lost from now on.
+    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
+    assert_eq!((cache.has(Kind::Block, &key(1)), cache.verify().unwrap()), (false, (3, 0)));
     cache.clear().unwrap();
-    assert_eq!((bytes_in(top.path()), cache.verify()), (0, (0, 0)));
+    assert_eq!((bytes_in(top.path()), cache.verify().unwrap()), (0, (0, 0)));
     assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"again").unwrap());
 }
 

@@ -33,7 +33,7 @@ fn what_is_pinned_stays_whatever_comes() {
     open(top.path()).unwrap().clear().unwrap();
     let last = open(top.path()).unwrap();
     assert_eq!(pinned(&last), (0..10).collect::<Vec<_>>());
-    assert_eq!(last.verify(), (10, 0));
+    assert_eq!(last.verify().unwrap(), (10, 0));
     assert_eq!(last.status().unwrap().bytes, last.pinned_bytes().unwrap());
     assert_eq!(last.pins().into_iter().collect::<Vec<_>>(), [(owner(1), 100 << 10)]);
 }

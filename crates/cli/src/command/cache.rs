@@ -9,6 +9,7 @@ use client::pin::{Pinned, PinnedVersion, pinned};
 
 use crate::command::caching;
 use crate::command::pin::{self, PinArgs};
+use crate::failure;
 use crate::progress::{self, counted, human};
 
 /// The device cache: what it holds, whether it is whole, empty it, keep an image in it
@@ -54,9 +55,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match action {
         Action::Status { json } => show(place.folder()?, &cache, place.bytes, json)?,
         Action::Verify => {
-            let (good, damaged) = cache.verify();
+            let (good, damaged) = cache.verify()?;
             progress::line(format_args!("{}, {damaged} damaged", counted(good as u64, "record")))?;
-            return Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            if damaged > 0 {
+                return Err(corrupt(&cache)?);
+            }
         }
         Action::Prune => {
             let before = cache.status()?.bytes;
@@ -69,6 +72,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Pin(_) => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What damaged records were of; they are gone by now.
+fn corrupt(cache: &Cache) -> anyhow::Result<anyhow::Error> {
+    let (names, _) = pinned(cache)?;
+    let lost =
+        |name: &Pinned| [name.current, name.previous].into_iter().flatten().any(|version| !version.is_complete());
+    let names: Vec<_> = names.iter().filter(|name| lost(name)).map(|name| printable(&name.target)).collect();
+    Ok(match names.is_empty() {
+        true => failure::corrupt("records were damaged\nhint: they are fetched again when they are needed"),
+        false => failure::corrupt(format!(
+            "records were damaged; part is lost of what is pinned: {}\nhint: `runnel pin` fetches it again",
+            names.join(", ")
+        )),
+    })
 }
 
 fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow::Result<()> {

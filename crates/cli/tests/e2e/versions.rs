@@ -386,6 +386,26 @@ fn fuse_a_full_disk_keeps_the_version_that_works() {
 }
 
 #[test]
+fn regress_what_is_damaged_of_a_pin_is_fetched_again() {
+    let fleet = Fleet::pinned();
+    let whole = fleet.state();
+    let log = fs::read_dir(fleet.cache()).unwrap().map(|entry| entry.unwrap().path());
+    let log =
+        log.max_by_key(|path| (path.extension() == Some("log".as_ref()), path.metadata().unwrap().len())).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(log).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9; 100], 300 << 10).unwrap();
+    let cache = fleet.cache();
+    let verify = ["cache", "--cache", cache.to_str().unwrap(), "verify"];
+    let text = fails(&verify, 3, "`runnel pin` fetches it again");
+    assert!(text.contains(&fleet.url), "{text}");
+    assert_eq!(fleet.state()["complete"], false, "{}", fleet.state());
+    let repaired = fleet.pin(&[]).success();
+    assert!(repaired["blocks_present"].as_u64() < repaired["blocks"].as_u64(), "{repaired}");
+    assert_eq!(fleet.state(), whole);
+    assert!(ok(&verify).contains(" 0 damaged"));
+}
+
+#[test]
 fn names_and_folders_of_others_do_no_harm() {
     let fleet = Fleet::pinned();
     let server = fleet.url.rsplit_once('/').unwrap().0;
