@@ -17,9 +17,6 @@ const KILL: u64 = bit(9);
 /// but MIPS, PA-RISC, SPARC and Alpha.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(23) | bit(28) | bit(19) | bit(20) | bit(21) | bit(22);
 
-/// `PF_EXITING` in the flags of a thread.
-const EXITING: u32 = 0x4;
-
 /// Signals that are pending for a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
@@ -32,24 +29,30 @@ pub(crate) struct Pending {
 /// The pending signals of a thread. `None` if there is no such thread here, or /proc cannot be
 /// read.
 pub(crate) fn pending(thread: u32) -> Option<Pending> {
-    parse_status(&fs::read(path(thread, "status")?).ok()?)
+    parse_pending(&status(thread)?)
 }
 
-/// Whether a thread is about to end: it closes its files, and no signal wakes it.
+/// Whether a thread is about to end: it closes its files, and no signal wakes it. It has no table
+/// of descriptors any more then.
+///
+/// Its flags in `stat` would say so, too. But a program that executes another one holds up whoever
+/// reads that, and may wait itself meanwhile, since it closes files.
 pub(crate) fn is_exiting(thread: u32) -> bool {
-    path(thread, "stat")
-        .and_then(|path| fs::read(path).ok())
-        .and_then(|stat| parse_flags(&stat))
-        .is_some_and(|flags| flags & EXITING != 0)
+    status(thread).is_some_and(|status| field(&status, "FDSize:") == Some("0"))
 }
 
-fn path(thread: u32, file: &str) -> Option<String> {
-    (thread != 0).then(|| format!("/proc/{thread}/{file}"))
+fn status(thread: u32) -> Option<String> {
+    let status = fs::read((thread != 0).then(|| format!("/proc/{thread}/status"))?).ok()?;
+    // The name of a program may hold anything.
+    Some(String::from_utf8_lossy(&status).into_owned())
 }
 
-fn parse_status(status: &[u8]) -> Option<Pending> {
-    let text = String::from_utf8_lossy(status);
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+fn parse_pending(status: &str) -> Option<Pending> {
+    let field = |name: &str| field(status, name);
     let mask = |name: &str| field(name).and_then(|value| u64::from_str_radix(value, 16).ok());
     let pending = mask("SigPnd:")? | mask("ShdPnd:")?;
     let deliverable = pending & !mask("SigBlk:")?;
@@ -61,51 +64,36 @@ fn parse_status(status: &[u8]) -> Option<Pending> {
     Some(Pending { fatal, caught: deliverable & caught != 0 })
 }
 
-/// The flags of a thread: the ninth field of `stat`, whose second is a name in parentheses that may
-/// hold anything.
-fn parse_flags(stat: &[u8]) -> Option<u32> {
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(6)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(pending: &str, shared: &str, blocked: &str, ignored: &str, caught: &str, tracer: &str) -> Pending {
+    fn seen(pending: &str, shared: &str, blocked: &str, ignored: &str, caught: &str, tracer: &str) -> Pending {
         let text = format!(
             "Name:\tx\nTracerPid:\t{tracer}\nSigQ:\t1/1\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n\
              SigIgn:\t{ignored}\nSigCgt:\t{caught}\nCapInh:\t0\n"
         );
-        parse_status(text.as_bytes()).expect("it is complete")
+        parse_pending(&text).expect("it is complete")
     }
 
     #[test]
     fn fatal_signals_are_told_from_caught_and_harmless_ones() {
         let (nothing, fatal) = (Pending::default(), Pending { fatal: true, caught: false });
         let caught = Pending { fatal: false, caught: true };
-        assert_eq!(status("0", "0", "0", "0", "0", "0"), nothing);
+        assert_eq!(seen("0", "0", "0", "0", "0", "0"), nothing);
         // SIGKILL, for the thread or the process, whoever traces it.
-        assert_eq!(status("0000000000000100", "0", "0", "0", "0", "77"), fatal);
-        assert_eq!(status("0", "0000000000000100", "0", "0", "0", "0"), fatal);
+        assert_eq!(seen("0000000000000100", "0", "0", "0", "0", "77"), fatal);
+        assert_eq!(seen("0", "0000000000000100", "0", "0", "0", "0"), fatal);
         // SIGQUIT makes a core file; the kernel does not turn it into SIGKILL.
-        assert_eq!(status("0", "4", "0", "0", "0", "0"), fatal);
-        assert_eq!(status("0", "4", "0", "0", "0", "77"), nothing);
-        assert_eq!(status("0", "4", "4", "0", "0", "0"), nothing);
-        assert_eq!(status("0", "4", "0", "4", "0", "0"), nothing);
-        assert_eq!(status("0", "4", "0", "0", "4", "0"), caught);
-        assert_eq!(status("0", "4", "4", "0", "4", "0"), nothing);
+        assert_eq!(seen("0", "4", "0", "0", "0", "0"), fatal);
+        assert_eq!(seen("0", "4", "0", "0", "0", "77"), nothing);
+        assert_eq!(seen("0", "4", "4", "0", "0", "0"), nothing);
+        assert_eq!(seen("0", "4", "0", "4", "0", "0"), nothing);
+        assert_eq!(seen("0", "4", "0", "0", "4", "0"), caught);
+        assert_eq!(seen("0", "4", "4", "0", "4", "0"), nothing);
         // SIGTSTP, SIGCHLD, SIGWINCH.
-        assert_eq!(status("0", "8090000", "0", "0", "0", "0"), nothing);
-        assert_eq!(parse_status(b"Name:\tx\n"), None);
-    }
-
-    #[test]
-    fn names_of_programs_do_not_hide_the_flags() {
-        assert_eq!(parse_flags(b"12 (a) b) 3) S 1 2 3 4 5 4194308 9 9"), Some(0x40_0004));
-        assert_eq!(parse_flags(b"12 (a"), None);
-        assert_eq!(parse_flags(b"12 (a) S 1"), None);
+        assert_eq!(seen("0", "8090000", "0", "0", "0", "0"), nothing);
+        assert_eq!(parse_pending("Name:\tx\n"), None);
     }
 
     #[test]

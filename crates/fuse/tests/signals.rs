@@ -261,6 +261,21 @@ fn fuse_ends_with_open_files() {
     assert!(child.wait().unwrap().success());
 }
 
+/// Executing another program closes files, too, and holds up whoever reads some files in /proc.
+#[test]
+fn regress_fuse_a_program_that_waits_in_execve_holds_up_nobody() {
+    let Some(mount) = Mount::start("regress_fuse_a_program_that_waits_in_execve") else { return };
+    let file = mount.file("flush");
+    let mut first = mount.blocked("flush", &format!("exec perl -e 'open(F, \"<\", \"{file}\"); exec(\"true\")'"));
+    let mut second = mount.blocked("flush", &format!("exec 3<{file}; exit 0"));
+    // The first one is looked at before it.
+    ends(&second);
+    assert!(second.wait().unwrap().success() && first.try_wait().unwrap().is_none());
+    first.kill().unwrap();
+    ends(&first);
+    assert_eq!(first.wait().unwrap().signal(), Some(9));
+}
+
 /// SIGQUIT makes a core file, so the kernel does not turn it into SIGKILL.
 #[test]
 fn fuse_ended_by_quit_in_a_direct_read() {
