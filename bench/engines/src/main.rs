@@ -5,9 +5,9 @@
 //!     cargo run --release -- IMAGE.rnl...       # as root; more than twice the limit
 //!
 //! The disks are loop devices on files in memory (`/dev/shm`). All dirty pages are written each
-//! 8 MiB, as the kernel does it every five seconds of a fetch at 13 Mbit/s. A power cut is a copy of
-//! the disk that is taken while the writing process is stopped: what was not written back is not in
-//! it. A process of its own opens each cache, from a disk that was mounted afresh. It is in a
+//! 8 MiB, as the kernel does it every five seconds of a fetch at 13 Mbit/s. A power cut is a copy
+//! of the disk that is taken while the writing process is stopped: what was not written back is not
+//! in it. A process of its own opens each cache, from a disk that was mounted afresh. It is in a
 //! session of its own, which gets its share of the processor beside what else runs.
 
 mod disk;

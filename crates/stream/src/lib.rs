@@ -17,6 +17,10 @@
 //! once (`engine::committer`). While the server is away, transactions lie in the outbox (`outbox`,
 //! docs/formats/outbox.md). A change that the server refuses is never dropped silently.
 //!
+//! *Going on.* With [`Options::journal`] the engine records what changed before anybody hears of it
+//! (`engine::records`, [`Journal`]). A process that is killed is followed by one that goes on from
+//! the records, as after a lost connection.
+//!
 //! *Consistency.* Close to open: opening always asks the server. After a sync or close that
 //! succeeded, the server has the changes on stable storage, and whoever opens the file then sees
 //! them. A writer of a file that somebody else changed meanwhile gets [`ErrorKind::Stale`].

@@ -39,6 +39,8 @@ pub(super) struct Files {
     by_path: HashMap<Vec<u8>, u64>,
     by_number: HashMap<InodeId, u64>,
     handles: HashMap<Handle, Open>,
+    /// Handles of an earlier process, by the requests that opened them, which may come again.
+    by_request: HashMap<u64, Handle>,
     /// Keys of all files that are busy, and of some that were since the last [`Files::rest`].
     busy: BTreeSet<u64>,
     /// Paths that are names of one file.
@@ -88,6 +90,14 @@ impl Files {
             self.by_path.insert(file.path.clone(), key);
         }
         self.files.insert(key, file);
+    }
+
+    /// Goes on with a handle of an earlier process.
+    pub fn resume_handle(&mut self, handle: Handle, open: Open) {
+        if open.request != 0 {
+            self.by_request.insert(open.request, handle);
+        }
+        self.open(handle, open);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&u64, &File)> {
@@ -195,17 +205,18 @@ impl Files {
     /// A handle is not used any more; the file counts it until it is released.
     pub fn close(&mut self, handle: Handle) -> Option<Open> {
         self.marks.handles.add(handle);
-        self.handles.remove(&handle)
+        let open = self.handles.remove(&handle)?;
+        self.by_request.remove(&open.request);
+        Some(open)
     }
 
     pub fn handle(&self, handle: Handle) -> Option<Open> {
         self.handles.get(&handle).copied()
     }
 
-    /// The handle that a request with a number has opened.
+    /// The handle that a request has opened in an earlier process.
     pub fn opened_for(&self, request: u64) -> Option<Handle> {
-        let mut opened = self.handles.iter().filter(|(_, open)| request != 0 && open.request == request);
-        opened.next().map(|(handle, _)| *handle)
+        self.by_request.get(&request).copied()
     }
 
     pub fn handles(&self) -> usize {

@@ -145,7 +145,7 @@ impl Committer<'_> {
     pub fn follow(&mut self, key: u64, to: Seen) -> Option<Seen> {
         let from = Seen { file: to.file, version: to.version.checked_sub(1)? };
         let file = self.files.get_mut(&key)?;
-        let waiting = self.transactions.values_mut().filter(|txn| txn.file == Some(key) && !txn.sending.was_sent());
+        let waiting = self.transactions.which_mut(|txn| txn.file == Some(key) && !txn.sending.was_sent());
         let bases = waiting.map(|txn| &mut txn.base).chain(file.unsent.dirty_mut().map(|dirty| &mut dirty.base));
         bases.filter(|base| **base == Base::Known(from)).for_each(|base| *base = Base::Known(to));
         // An answer of that version, or a push, may have come before.

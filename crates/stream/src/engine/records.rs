@@ -35,6 +35,10 @@ use crate::{Options, VolumeInfo};
 /// Of the records. It changes with anything that stands in them; a test says when.
 pub const VERSION: u16 = 1;
 
+/// Calls and reads get numbers, too. They are not worth a record each: up to the next multiple of
+/// this all may have been given.
+const IDS_STEP: u64 = 4096;
+
 /// What a record is. A key comes first in all that have one; what is gone has nothing behind it.
 mod kind {
     pub const VERSION: u8 = 0;
@@ -195,7 +199,8 @@ impl Recording<'_> {
 
     fn record(&mut self, all: bool) {
         self.recorder.put_changed(kind::VERSION, 0, &VERSION);
-        let counters = Counters { last_id: self.session.last_id(), next_number: self.transactions.next_number() };
+        let last_id = self.session.last_id().next_multiple_of(IDS_STEP);
+        let counters = Counters { last_id, next_number: self.transactions.next_number() };
         self.recorder.put_changed(kind::COUNTERS, 0, &counters);
         self.recorder.put_changed(kind::WHO, 0, &self.session.who());
         if let Some(info) = self.session.info() {

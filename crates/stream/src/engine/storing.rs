@@ -107,7 +107,7 @@ impl Transactions {
 
     /// A transaction is in the outbox, or cannot be.
     pub fn stored(&mut self, number: u64, is_stored: bool) {
-        if let Some(txn) = self.values_mut().find(|txn| txn.kept.is_stored_as(number)) {
+        if let Some(txn) = self.which_mut(|txn| txn.kept.is_stored_as(number)).next() {
             txn.kept.stored(is_stored);
         }
     }

@@ -125,9 +125,14 @@ impl Transactions {
         self.transactions.values()
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Transaction> {
-        self.transactions.keys().for_each(|id| self.marks.transactions.add(*id));
-        self.transactions.values_mut()
+    /// Those of which this is true, to be changed.
+    pub fn which_mut(&mut self, is_it: impl Fn(&Transaction) -> bool) -> impl Iterator<Item = &mut Transaction> {
+        let Transactions { transactions, marks, .. } = self;
+        let found = transactions.iter_mut().filter(move |(_, txn)| is_it(txn));
+        found.map(|(id, txn)| {
+            marks.transactions.add(*id);
+            txn
+        })
     }
 
     pub fn ids(&self) -> BTreeSet<u64> {
@@ -311,9 +316,7 @@ impl Transactions {
 
     /// Transactions that were based on the outcome of one are based on this from now on.
     pub fn rebase(&mut self, id: u64, base: Base) {
-        for other in self.values_mut().filter(|other| other.base == Base::Chain(id)) {
-            other.base = base;
-        }
+        self.which_mut(|other| other.base == Base::Chain(id)).for_each(|other| other.base = base);
     }
 
     /// Whether one is based on the outcome of this one.
@@ -412,7 +415,7 @@ impl Transactions {
             }
         }
         // One that follows needs it to know its base, should the device start anew.
-        let follower = self.values_mut().find(|other| other.base == Base::Chain(id) && other.kept.is_kept());
+        let follower = self.which_mut(|other| other.base == Base::Chain(id) && other.kept.is_kept()).next();
         match follower {
             Some(other) if lost.is_none() => other.kept.keep_too(&mut removes),
             _ => session.push_jobs(removes.into_iter().map(|number| Job::Remove { number })),

@@ -54,7 +54,7 @@ impl Known {
             engine.files.resume(key, file);
         }
         for (handle, open) in self.handles {
-            engine.files.open(Handle(handle), open);
+            engine.files.resume_handle(Handle(handle), open);
         }
         *engine.files.linked_mut() = self.linked;
         for (id, mut txn) in self.transactions {
