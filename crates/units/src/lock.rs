@@ -32,6 +32,7 @@ impl LockRange {
 
 /// A range and how it is locked; not at all for `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockPiece {
     /// First byte.
     pub start: u64,

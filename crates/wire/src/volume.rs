@@ -82,6 +82,7 @@ pub struct Owner {
 
 /// Attributes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FileInfo {
     /// Which file, and its version.
     pub seen: Seen,
@@ -134,6 +135,7 @@ pub struct Space {
 
 /// One entry of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FolderEntry {
     /// Its name, 1 to 255 bytes.
     pub name: Vec<u8>,

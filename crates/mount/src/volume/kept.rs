@@ -113,7 +113,7 @@ impl Kept {
 
     /// A directory was opened, or is read from a listing.
     pub fn put_folder(&mut self, handle: u64, listing: Listing) {
-        let record = listing.as_deref().map(Into::into);
+        let record = listing.as_deref().cloned();
         self.folders.insert(handle, listing);
         self.records.push(Record::Folder { handle, open: Some(record) });
     }
@@ -133,8 +133,7 @@ impl Kept {
     /// What a request changes is changed now. `before`: how the range was locked, of a lock.
     pub fn put_done(&mut self, unique: u64, before: Vec<LockPiece>) {
         if self.journal.is_some() {
-            let pieces = before.iter().map(|piece| (*piece).into()).collect();
-            self.records.push(Record::Done { unique, before: pieces });
+            self.records.push(Record::Done { unique, before: before.clone() });
             self.done.insert(unique, before);
         }
     }
@@ -168,12 +167,12 @@ impl Kept {
             Record::Inode { number, node } => self.inodes.replay(number, node),
             Record::Folder { handle, open: None } => drop(self.folders.remove(&handle)),
             Record::Folder { handle, open: Some(listing) } => {
-                self.folders.insert(handle, listing.map(|listing| Arc::new(listing.into())));
+                self.folders.insert(handle, listing.map(Arc::new));
             }
-            Record::Locks { number, owner, ranges, handles } => self.held.replay(number, owner, &ranges, handles),
+            Record::Locks { number, owner, ranges, handles } => self.held.replay(number, owner, ranges, handles),
             Record::Lease { number, lease } => self.leases.replay(number, lease),
             Record::Done { unique, before } => {
-                self.done.insert(unique, before.into_iter().map(Into::into).collect());
+                self.done.insert(unique, before);
             }
             Record::Answered(unique) => drop(self.done.remove(&unique)),
         }
@@ -186,15 +185,12 @@ impl Kept {
         self.held.all(&mut all);
         self.leases.all(&mut all);
         let folders = self.folders.iter();
-        all.extend(folders.map(|(handle, listing)| Record::Folder {
-            handle: *handle,
-            open: Some(listing.as_deref().map(Into::into)),
-        }));
+        all.extend(
+            folders
+                .map(|(handle, listing)| Record::Folder { handle: *handle, open: Some(listing.as_deref().cloned()) }),
+        );
         let done = self.done.iter();
-        all.extend(done.map(|(unique, before)| Record::Done {
-            unique: *unique,
-            before: before.iter().map(|piece| (*piece).into()).collect(),
-        }));
+        all.extend(done.map(|(unique, before)| Record::Done { unique: *unique, before: before.clone() }));
         all
     }
 

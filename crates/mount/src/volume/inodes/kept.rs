@@ -1,7 +1,5 @@
 //! The table as records of a journal.
 
-use stream::Handle;
-
 use super::{Inodes, Node, TOP};
 use crate::volume::record::{NodeRecord, Record};
 
@@ -29,7 +27,7 @@ impl Inodes {
             is_found_by_file: self.by_file.get(&node.file) == Some(&number),
             kind: node.kind,
             lookups: node.lookups,
-            handles: node.handles.iter().map(|(handle, changes)| (handle.0, *changes)).collect(),
+            handles: node.handles.clone(),
         });
         Record::Inode { number, node }
     }
@@ -44,8 +42,7 @@ impl Inodes {
             self.by_file.insert(node.file, number);
         }
         let names = node.names.into_iter().map(|(folder, name)| (folder, name.into())).collect();
-        let handles = node.handles.into_iter().map(|(handle, changes)| (Handle(handle), changes)).collect();
-        let NodeRecord { file, kind, lookups, .. } = node;
+        let NodeRecord { file, kind, lookups, handles, .. } = node;
         self.nodes.insert(
             number,
             Node { names, file, kind, lookups, children: 0, handles, told: None, is_doubtful: number != TOP },

@@ -6,10 +6,10 @@ use fuse::INodeNo;
 use stream::{Handle, LockOwner};
 use units::{LockPiece, LockRanges};
 
-use crate::volume::record::{OwnerRecord, PieceRecord, Record};
+use crate::volume::record::Record;
 
 /// The locks of one owner on a file.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Owned {
     ranges: LockRanges,
     /// Those that a range was locked through.
@@ -72,28 +72,16 @@ impl Held {
     }
 
     fn record(&self, number: u64, owner: LockOwner) -> Record {
-        let owned = self.owned(INodeNo(number), owner);
-        let ranges = owned.map_or(&[][..], |owned| owned.ranges.as_slice()).iter();
-        let pieces = ranges.map(|range| LockPiece { start: range.start, end: range.end, kind: Some(range.kind) });
-        let handles = owned.map_or(&[][..], |owned| &owned.handles).iter();
-        Record::Locks {
-            number,
-            owner: owner.into(),
-            ranges: pieces.map(Into::into).collect(),
-            handles: handles.map(|handle| handle.0).collect(),
-        }
+        let Owned { ranges, handles } = self.owned(INodeNo(number), owner).cloned().unwrap_or_default();
+        Record::Locks { number, owner, ranges, handles }
     }
 
     /// Takes a record of an earlier daemon.
-    pub fn replay(&mut self, number: u64, owner: OwnerRecord, ranges: &[PieceRecord], handles: Vec<u64>) {
+    pub fn replay(&mut self, number: u64, owner: LockOwner, ranges: LockRanges, handles: Vec<Handle>) {
         let owners = self.files.entry(number).or_default();
-        let owned = owners.entry(owner.into()).or_default();
-        *owned = Owned { ranges: LockRanges::default(), handles: handles.into_iter().map(Handle).collect() };
-        for piece in ranges.iter().map(|piece| LockPiece::from(*piece)) {
-            owned.ranges.set(piece.start, piece.end, piece.kind);
-        }
-        if ranges.is_empty() {
-            owners.remove(&owner.into());
+        match ranges.as_slice() {
+            [] => drop(owners.remove(&owner)),
+            _ => drop(owners.insert(owner, Owned { ranges, handles })),
         }
         if owners.is_empty() {
             self.files.remove(&number);
