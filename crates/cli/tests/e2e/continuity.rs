@@ -98,7 +98,7 @@ pub fn begun(mut command: Command) -> Child {
     child
 }
 
-fn python(text: &str, arguments: &[&Path]) -> Command {
+pub fn python(text: &str, arguments: &[&Path]) -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", text]).args(arguments);
     command

@@ -2,12 +2,13 @@
 //!
 //! `RUNNEL_CONTINUITY_SECONDS` says how long, and `RUNNEL_CONTINUITY_PROGRAMS` which of them.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
-use crate::continuity::begun;
+use crate::continuity::{begun, python};
 use crate::support::*;
 use crate::volume::Data;
 
@@ -22,10 +23,42 @@ import sqlite3, sys
 print(sqlite3.connect(sys.argv[1]).execute('pragma integrity_check').fetchone()[0])
 ";
 
-fn python(text: &str, arguments: &[&Path]) -> Command {
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", text]).args(arguments);
-    command
+/// Writes a part whenever it is told to, and syncs the last one.
+const WRITER: &str = "
+import os, sys
+file = open(sys.argv[1], 'wb', buffering=0)
+file.write(b'before, ')
+print('begins', flush=True)
+sys.stdin.readline()
+file.write(b'between, ')
+print('written', flush=True)
+sys.stdin.readline()
+file.write(b'after')
+os.fsync(file.fileno())
+";
+
+/// The next daemon does not need the server for what it goes on with.
+#[test]
+fn fuse_a_volume_whose_daemon_and_server_are_killed_goes_on() {
+    if !can_mount("fuse_a_volume_whose_daemon_and_server_are_killed") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mount = Mount::start(server.url("volume/data"), &[]);
+    // A program of its own: whoever starts a server must not wait for one.
+    let mut writer = begun(python(WRITER, &[&mount.path.join("file")]));
+    assert!(!data.at("file").exists(), "nothing was sent yet");
+    let address = server.kill();
+    mount.kill_daemon();
+    let mut orders = writer.stdin.take().expect("it is piped");
+    orders.write_all(b"\n").expect("it is told");
+    hear(&mut writer, "written");
+    mount.kill_daemon();
+    let _server = data.serve(&address);
+    orders.write_all(b"\n").expect("it is told");
+    assert!(wait(&mut writer).success());
+    assert_eq!(std::fs::read(data.at("file")).expect("it is there"), b"before, between, after");
 }
 
 #[test]
