@@ -35,8 +35,9 @@ fn all_four_paths_give_the_same_bytes_and_count_what_they_do() {
             let counters = session.counters();
             assert_eq!(counters.demand.requests, server.pulls().len() as u64);
             assert_eq!((counters.reads.read_errors, counters.demand.replays, counters.transfer.reconnects), (0, 0, 0));
-            let own = if short_connections { server.pulls().len() + 1 } else { 0 };
-            assert_eq!(server.connections(), 1 + own, "the session's, one for each request, and one for the next");
+            // The session's, one for each request, and one for the next, which is being made.
+            let wanted = 1 + if short_connections { server.pulls().len() + 1 } else { 0 };
+            assert_eq!(server.wait_connections(wanted), wanted);
             assert!(counters.demand.pages_demanded > 100);
             assert!(counters.memory.pool_hits + counters.memory.pool_misses >= counters.demand.pages_demanded);
             assert_eq!(counters.memory.pool_hits == 0, allocated_pages);

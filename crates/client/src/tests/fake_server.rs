@@ -178,6 +178,13 @@ impl FakeServer {
         self.inner.lock().connections.len()
     }
 
+    /// Waits until there were so many connections; how many there were.
+    pub fn wait_connections(&self, count: usize) -> usize {
+        let state = self.inner.lock();
+        let few = |state: &mut State| state.connections.len() < count;
+        self.inner.changed.wait_timeout_while(state, HANG, few).unwrap().0.connections.len()
+    }
+
     /// Pages of all touches of a token so far, in order.
     pub fn touched(&self, token: u128) -> Vec<PageId> {
         self.wait(|log| Some(touched(log, token)))
@@ -323,6 +330,7 @@ impl Inner {
         let index = {
             let mut state = inner.lock();
             state.connections.push(Some((sender, stream.try_clone().unwrap())));
+            inner.changed.notify_all();
             state.connections.len() - 1
         };
         let inner = Arc::clone(inner);

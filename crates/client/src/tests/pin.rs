@@ -21,6 +21,9 @@ use crate::{Config, Session};
 /// Longer than a busy machine takes to decode a file that is here.
 const ALONE: Waiting = Waiting::Soft(Duration::from_secs(20));
 
+/// So few blocks are under way that the last ones cannot be there when the pin is stopped before.
+const SLOW: Options = Options { rate: Some(4 << 20), budget: None, is_forced: false, is_checked: false };
+
 /// What a test asks for beside the image.
 #[derive(Default)]
 struct Options {
@@ -184,7 +187,7 @@ fn what_does_not_fit_is_told_before_it_is_fetched() {
     drop(cache);
     for share in [3, 2, 1] {
         let cache = Arc::new(Cache::open(&device.folder(), Some(needed)).unwrap());
-        let outcome = pin_with(&device, &cache, &Options::default(), &mut |progress, stop| {
+        let outcome = pin_with(&device, &cache, &SLOW, &mut |progress, stop| {
             if share > 1 && progress.pinned_bytes * share > progress.bytes {
                 stop.stop();
             }
@@ -296,12 +299,12 @@ fn a_new_version_takes_the_place_of_the_old_one_when_it_is_complete() {
     let (old, new) = (Arc::clone(&versions.old), Arc::clone(&versions.new));
     let (running, its_cache) = versions.start();
     versions.publish(&new);
-    let began = pin_it(&versions.device, &versions.device.cache(), &Options::default(), &mut |progress, stop| {
+    let began = pin_it(&versions.device, &versions.device.cache(), &SLOW, &mut |progress, stop| {
         if progress.pinned_bytes * 2 > progress.bytes {
             stop.stop();
         }
     });
-    assert!(matches!(began, Err(PinError::Stopped)));
+    assert!(matches!(began, Err(PinError::Stopped)), "{began:?}");
     // The server is there and has another version. A start needs neither.
     assert_eq!(versions.in_force(), (old.metadata.id(), None));
     let (session, cache) = versions.start();
