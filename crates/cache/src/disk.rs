@@ -1,11 +1,29 @@
 //! The calls that change files, in one place, so that tests can let them fail.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
+
+/// Opens a file, which `is_made` if it is not there, to be read and written; of a file system that
+/// is read-only, to be read.
+pub(crate) fn open(path: &Path, is_made: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    let mut writing = options.clone();
+    match writing.write(true).create(is_made).truncate(false).mode(0o600).open(path) {
+        Err(error) if is_read_only(&error) => options.open(path),
+        opened => opened,
+    }
+}
+
+/// Whether the file system is read-only: what it has can be used, and nothing is added.
+pub(crate) fn is_read_only(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
 
 /// Makes a file longer, with room on the disk for all of it if the file system can promise that.
 pub(crate) fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::format::Owner;
 use crate::{disk, log};
@@ -160,9 +160,10 @@ impl Folder {
 
     /// Opens a log, or makes one; it may be gone, or be there.
     pub fn file(&self, number: u64, is_new: bool) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(is_new).mode(0o600);
-        options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(self.path(number))
+        if !is_new {
+            return disk::open(&self.path(number), false);
+        }
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(self.path(number))
     }
 
     /// Makes an empty log with a number that none has, and locks it; `None` if the folder is busy.
@@ -355,9 +356,7 @@ impl Folder {
 
     /// The lock of the folder, unless another process keeps it.
     pub(crate) fn lock(&self) -> io::Result<Option<Locked>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(self.path.join(LOCK))?;
+        let file = disk::open(&self.path.join(LOCK), true)?;
         for _ in 0..LOCK_TRIES {
             if try_lock(&file) {
                 return Ok(Some(Locked { file }));

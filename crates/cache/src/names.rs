@@ -6,12 +6,10 @@
 //! lock of the folder. Whoever fetches a version has a lock on the file of the name meanwhile.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::OFlags;
 
 use crate::disk;
 use crate::folder::{Locked, busy, try_lock};
@@ -78,7 +76,7 @@ impl Cache {
             if !path.exists() && keys(self.folder.folder())?.len() >= NAMES_MAX {
                 return Err(io::Error::other(format!("{NAMES_MAX} names are pinned already; unpin another one")));
             }
-            let file = open(&path, true)?;
+            let file = disk::open(&path, true)?;
             if !try_lock(&file) {
                 return Ok(None);
             }
@@ -97,7 +95,7 @@ impl Cache {
     /// nothing was changed, unless the disk could not be written and yet has it later.
     pub fn change_name<T>(&self, key: &Key, change: impl FnOnce(&mut PinnedName) -> T) -> io::Result<T> {
         let _lock = self.lock_patiently()?;
-        let file = open(&path_of(self.folder.folder(), key), false)?;
+        let file = disk::open(&path_of(self.folder.folder(), key), false)?;
         self.look_again();
         let slots = Slots::read(&file)?;
         let before = slots.newest.as_ref().map(|(.., name)| name);
@@ -223,7 +221,7 @@ pub(crate) fn all(folder: &Path) -> io::Result<Vec<(Key, PinnedName)>> {
 }
 
 fn read(folder: &Path, key: &Key) -> io::Result<Option<PinnedName>> {
-    match open(&path_of(folder, key), false) {
+    match disk::open(&path_of(folder, key), false) {
         Ok(file) => Ok(Slots::read(&file)?.newest.map(|(.., name)| name)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -233,12 +231,6 @@ fn read(folder: &Path, key: &Key) -> io::Result<Option<PinnedName>> {
 fn path_of(folder: &Path, key: &Key) -> PathBuf {
     let digits: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
     folder.join(digits + SUFFIX)
-}
-
-fn open(path: &Path, is_made: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(is_made).truncate(false).mode(0o600);
-    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)
 }
 
 /// The keys of the names that have a file.

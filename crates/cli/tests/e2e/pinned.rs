@@ -90,6 +90,14 @@ fn fuse_a_pinned_image_is_whole_without_its_server() {
     let ran = output(runnel().arg("run").args(options).arg(&url).args(program));
     assert_eq!(ran.stdout, b"42\n", "{}", String::from_utf8_lossy(&ran.stderr));
 
+    // From a disk that was written once and is read-only.
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    let mut fixed = std::process::Command::new("unshare");
+    fixed.args(["--mount", "sh", "-c", script]).arg(&cache).arg(env!("CARGO_BIN_EXE_runnel"));
+    let ran = output(fixed.arg("run").args(options).arg(&url).args(program));
+    assert_eq!(ran.stdout, b"42\n", "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(!String::from_utf8_lossy(&ran.stderr).contains("warning"), "{}", String::from_utf8_lossy(&ran.stderr));
+
     command(&["prune"]);
     assert!(command(&["verify"]).contains(" 0 damaged"));
     assert_eq!(output(runnel().arg("run").args(options).arg(&url).args(program)).stdout, b"42\n", "it is kept");
