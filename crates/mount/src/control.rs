@@ -63,9 +63,9 @@ pub struct MountStatus {
     /// The version of this program that the daemon is.
     #[serde(default)]
     pub version: String,
-    /// Whether a newer program that is installed was tried, and could not serve.
+    /// Why the program that is installed now does not serve, if it cannot.
     #[serde(default)]
-    pub refused: bool,
+    pub refused: Option<String>,
     /// Folder that keeps the changes, if mounted with an overlay.
     pub overlay: Option<PathBuf>,
     /// Counters of the session: requests, bytes, pushes.

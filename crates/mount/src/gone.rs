@@ -55,7 +55,7 @@ impl Controlled for Shared {
             image: keeper.and_then(|keeper| keeper.image()).map(|image| image.to_string()).unwrap_or_default(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-            refused: keeper.is_some_and(|keeper| keeper.refused()),
+            refused: keeper.and_then(|keeper| keeper.refused()).map(str::to_string),
             cache_problem: None,
             overlay: self.options.overlay.clone(),
             session: client::Counters::default(),

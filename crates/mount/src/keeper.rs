@@ -75,8 +75,6 @@ struct Before {
     was_served: bool,
     /// Several have died soon, so that what they left is to be given up.
     gives_up: bool,
-    /// The newer program was tried, and did not serve.
-    refused: bool,
 }
 
 impl Action {

@@ -279,7 +279,7 @@ impl Controlled for Shared {
             image: self.source.metadata().id().to_string(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-            refused: self.options.keeper.as_ref().is_some_and(|keeper| keeper.refused()),
+            refused: self.options.keeper.as_ref().and_then(|keeper| keeper.refused()).map(str::to_string),
             overlay: self.options.overlay.clone(),
             session: self.source.counters(),
             fuse: self.operations.read(),

@@ -32,8 +32,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     for mount in &mounts {
         let (name, at) = (&mount.target, mount.mountpoint.display());
         match replace(mount) {
-            Ok(MountStatus { refused: true, .. }) => {
-                tell!("error: {name} on {at}: the installed runnel cannot take over; the one before serves on");
+            Ok(MountStatus { refused: Some(why), .. }) => {
+                tell!("error: {name} on {at}: {why}; the one before serves on");
                 failed += 1;
             }
             Ok(status) => outln!("{name} on {at}: version {} (process {})", status.version, status.pid),

@@ -58,6 +58,10 @@ impl Installed {
         std::fs::rename(&new, self.path()).expect("renamed");
     }
 
+    pub fn remove(&self) {
+        std::fs::remove_file(self.path()).expect("removed");
+    }
+
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.path());
         command.env("RUNNEL_CACHE", "none");

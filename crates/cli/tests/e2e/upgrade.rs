@@ -60,23 +60,30 @@ fn fuse_a_program_that_cannot_serve_is_not_taken() {
     let installed = Installed::new();
     let mut mount = Mount::start_by(installed.command(), None, server.url("python"), &[]);
     let modules = mount.path.join("usr/lib/python3.11");
-    // What cannot be executed, ends at once, or knows nothing of keepers.
-    for wrong in ["/etc/hostname", "/usr/bin/true", "/usr/bin/false"].map(Path::new) {
+    // What cannot be executed, ends at once, knows nothing of keepers, or is not there.
+    let wrong = [
+        (Some("/etc/hostname"), "cannot take over: it cannot be executed"),
+        (Some("/usr/bin/true"), "cannot take over: it does not understand"),
+        (Some("/usr/bin/false"), "cannot take over: it does not understand"),
+        (None, "is not there"),
+    ];
+    for (wrong, why) in wrong {
         let before = mount.daemon();
-        installed.install(wrong);
+        wrong.map_or_else(|| installed.remove(), |wrong| installed.install(wrong.as_ref()));
         let told = output(runnel().arg("upgrade").arg(&mount.path));
-        assert_eq!(told.status.code(), Some(1), "{}", wrong.display());
-        assert!(String::from_utf8_lossy(&told.stderr).contains("cannot take over"), "{}", wrong.display());
+        assert_eq!(told.status.code(), Some(1), "{why}");
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(text.contains(why) && text.contains("the one before serves on"), "{why}: {text}");
         assert_ne!(mount.daemon(), before);
-        assert_eq!(mount.status()["refused"], true);
+        assert!(mount.status()["refused"].as_str().unwrap().contains(why));
     }
     mount.kill_daemon();
     assert!(std::fs::read(modules.join("abc.py")).is_ok());
-    assert_eq!(mount.status()["refused"], true);
+    assert!(mount.status()["refused"].is_string());
     // The next version is good again.
     installed.install(env!("CARGO_BIN_EXE_runnel").as_ref());
     mount.kill_daemon();
-    assert_eq!(mount.status()["refused"], false);
+    assert!(mount.status()["refused"].is_null());
     assert!(installed.runs(mount.daemon()));
     assert!(std::fs::read(modules.join("typing.py")).is_ok());
     mount.terminate();

@@ -18,7 +18,7 @@ impl Controlled for Fake {
             image: "00".repeat(32),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-            refused: false,
+            refused: None,
             overlay: None,
             session: client::Counters::default(),
             fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },

@@ -379,7 +379,7 @@ impl Controlled for Shared {
             image: self.blocks.metadata().id().to_string(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-            refused: false,
+            refused: None,
             overlay: None,
             session,
             fuse,

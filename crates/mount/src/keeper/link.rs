@@ -37,6 +37,8 @@ pub struct Keeper {
     /// What the next daemon gets; nothing if there is to be none.
     memories: Vec<OwnedFd>,
     before: Before,
+    /// Why the program that is installed now does not serve.
+    refused: Option<String>,
     /// Closed by the death of this process, which tells the keeper.
     lifeline: Mutex<Option<OwnedFd>>,
 }
@@ -49,12 +51,12 @@ impl Keeper {
         socket: OwnedFd,
         lifeline: OwnedFd,
         memories: Vec<OwnedFd>,
-        before: Before,
+        (before, refused): (Before, Option<String>),
     ) -> Result<Arc<Keeper>, MountError> {
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT))
             .map_err(|error| MountError::step("ask the keeper of", "/proc/self", error))?;
         let (socket, lifeline) = (Mutex::new(Some(socket)), Mutex::new(Some(lifeline)));
-        Ok(Arc::new(Keeper { socket, memories, before, lifeline }))
+        Ok(Arc::new(Keeper { socket, memories, before, refused, lifeline }))
     }
 
     /// How many daemons of this mount have died.
@@ -68,10 +70,10 @@ impl Keeper {
         self.before.was_served
     }
 
-    /// Whether the newer program that is installed was tried and did not serve: this one is that of
-    /// the keeper.
-    pub fn refused(&self) -> bool {
-        self.before.refused
+    /// Why the program that is installed now does not serve, and this one, that of the keeper,
+    /// does; `None` if it is the same.
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// This program understands the keeper.
@@ -333,7 +335,7 @@ mod tests {
     fn a_keeper_that_has_ended_is_an_error_and_not_a_wait() {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("sockets");
-        let keeper = Keeper::new(ours, lifeline(), Vec::new(), Before::default()).expect("a keeper");
+        let keeper = Keeper::new(ours, lifeline(), Vec::new(), (Before::default(), None)).expect("a keeper");
         assert!(keeper.is_there());
         drop(theirs);
         assert!(!keeper.is_there());
@@ -348,7 +350,7 @@ mod tests {
         let memory = handover::create().expect("a memory");
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, _theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("sockets");
-        let keeper = Keeper::new(ours, lifeline(), vec![memory], Before::default()).expect("a keeper");
+        let keeper = Keeper::new(ours, lifeline(), vec![memory], (Before::default(), None)).expect("a keeper");
         assert_eq!(keeper.image(), None);
         keeper.set_image(ImageId([5; 32])).expect("kept");
         assert_eq!(keeper.image(), Some(ImageId([5; 32])));

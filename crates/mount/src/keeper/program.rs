@@ -10,12 +10,12 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fuse::handover;
 use host::fork::{execute, inherited};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat, statat};
 
 use super::{Before, Keeper, MEMORIES_MAX};
 use crate::{MountError, volume};
@@ -34,7 +34,8 @@ pub(super) struct Program {
     /// Device and inode number of the file that runs. It exists as long as it runs, so no other
     /// file has these numbers.
     own: (u64, u64),
-    refused: Option<Version>,
+    /// The file that could not serve, and why.
+    refused: Option<(Version, String)>,
 }
 
 /// A state of a file: device and inode number, size, and the time of the last change.
@@ -56,28 +57,30 @@ impl Program {
         Some(Program { folder, path, own: (own.st_dev, own.st_ino), refused: None })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The file that has the name now, if it is another one and not known to be of no use.
     pub(super) fn newer(&self) -> Option<Newer> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.folder, self.path.file_name()?, flags, Mode::empty()).ok()?;
         let state = fstat(&file).ok()?;
         let (version, is_file) = (version(&state), FileType::from_raw_mode(state.st_mode).is_file());
-        let is_new = (version.0, version.1) != self.own && self.refused != Some(version);
+        let is_refused = self.refused.as_ref().is_some_and(|(refused, _)| *refused == version);
+        let is_new = (version.0, version.1) != self.own && !is_refused;
         (is_file && is_new).then_some(Newer { file, version })
     }
 
     /// A file cannot serve.
-    pub(super) fn refuse(&mut self, newer: &Newer) {
-        self.refused = Some(newer.version);
+    pub(super) fn refuse(&mut self, newer: &Newer, why: String) {
+        self.refused = Some((newer.version, why));
     }
 
-    /// Whether a file was refused.
-    pub(super) fn has_refused(&self) -> bool {
-        self.refused.is_some()
+    /// Why the file that has the name now is not what serves, if it is of no use.
+    pub(super) fn problem(&self) -> Option<String> {
+        let path = self.path.display();
+        if let Some((_, why)) = &self.refused {
+            return Some(format!("{path} cannot take over: {why}"));
+        }
+        let found = self.path.file_name().map(|name| statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW));
+        matches!(found, Some(Err(_))).then(|| format!("{path} is not there"))
     }
 
     /// What could not serve may be tried again.
@@ -148,7 +151,7 @@ impl Inherited {
     pub fn accept(self) -> Result<Arc<Keeper>, MountError> {
         // It was executed by a descriptor, whose number the kernel has made its name.
         let _ = rustix::thread::set_name(c"runnel");
-        let keeper = Keeper::new(self.socket, self.lifeline, self.memories, self.before)?;
+        let keeper = Keeper::new(self.socket, self.lifeline, self.memories, (self.before, None))?;
         keeper.accept()?;
         Ok(keeper)
     }
@@ -161,8 +164,8 @@ fn record_versions() -> [u32; MEMORIES_MAX - 1] {
 
 /// The journals of a volume are the last ones, with the versions of their records behind them.
 fn encode(descriptors: &[RawFd], before: Before) -> String {
-    let Before { deaths, was_served, gives_up, refused } = before;
-    let flags = [was_served, gives_up, refused].map(u32::from);
+    let Before { deaths, was_served, gives_up } = before;
+    let flags = [was_served, gives_up].map(u32::from);
     let (first, journals) = descriptors.split_at(descriptors.len().min(3));
     let numbers = first.iter().map(|number| number.cast_unsigned()).chain([deaths]).chain(flags);
     let versions = record_versions().into_iter().filter(|_| !journals.is_empty());
@@ -172,7 +175,7 @@ fn encode(descriptors: &[RawFd], before: Before) -> String {
 
 fn decode(told: &str) -> Option<(Vec<RawFd>, Before)> {
     let numbers: Vec<u32> = told.split(',').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-    let [version, socket, lifeline, memory, deaths, was_served, gives_up, refused, journals @ ..] = &numbers[..] else {
+    let [version, socket, lifeline, memory, deaths, was_served, gives_up, journals @ ..] = &numbers[..] else {
         return None;
     };
     let (journals, versions) = journals.split_at(journals.len().min(MEMORIES_MAX - 1));
@@ -180,34 +183,35 @@ fn decode(told: &str) -> Option<(Vec<RawFd>, Before)> {
     if *version != VERSION || !is_known {
         return None;
     }
-    let (deaths, was_served, gives_up, refused) = (*deaths, *was_served, *gives_up, *refused);
-    let before = Before { deaths, was_served: was_served != 0, gives_up: gives_up != 0, refused: refused != 0 };
+    let before = Before { deaths: *deaths, was_served: *was_served != 0, gives_up: *gives_up != 0 };
     let descriptors = [socket, lifeline, memory].into_iter().chain(journals);
     Some((descriptors.map(|number| number.cast_signed()).collect(), before))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn what_a_daemon_inherits_is_told_by_an_argument() {
-        let before = Before { deaths: 7, was_served: true, gives_up: false, refused: true };
+        let before = Before { deaths: 7, was_served: true, gives_up: false };
         let told = encode(&[5, 6, 70], before);
-        assert_eq!(told, "--keeper=1,5,6,70,7,1,0,1");
+        assert_eq!(told, "--keeper=1,5,6,70,7,1,0");
         assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70], before)));
         let told = encode(&[5, 6, 70, 71, 72], before);
         let versions = record_versions().map(|version| version.to_string()).join(",");
-        assert_eq!(told, format!("--keeper=1,5,6,70,7,1,0,1,71,72,{versions}"));
+        assert_eq!(told, format!("--keeper=1,5,6,70,7,1,0,71,72,{versions}"));
         assert_eq!(decode(&told[ARGUMENT.len()..]), Some((vec![5, 6, 70, 71, 72], before)));
         for other in [
             "",
             "1",
-            "2,5,6,70,7,1,0,1",
-            "1,5,6,70,7,1,0",
-            "1,5,6,70,7,1,0,1,1",
-            "1,5,6,70,-7,1,0,1",
-            "1,5,6,70,7,1,0,1,71,72,0,0",
+            "2,5,6,70,7,1,0",
+            "1,5,6,70,7,1",
+            "1,5,6,70,7,1,0,1",
+            "1,5,6,70,-7,1,0",
+            "1,5,6,70,7,1,0,71,72,0,0",
         ] {
             assert_eq!(decode(other), None, "{other}");
             let mut arguments = vec!["runnel".into(), format!("{ARGUMENT}{other}").into(), "mount".into()];
@@ -238,23 +242,25 @@ mod tests {
     fn a_file_is_newer_if_it_is_another_one_and_has_not_been_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut program = program(folder.path());
-        let hold = std::fs::File::open(program.path()).expect("opens");
+        let hold = std::fs::File::open(&program.path).expect("opens");
         assert!(program.newer().is_none());
         let next = folder.path().join("next");
         std::fs::write(&next, "new").expect("written");
-        std::fs::rename(&next, program.path()).expect("renamed");
+        std::fs::rename(&next, &program.path).expect("renamed");
         let newer = program.newer().expect("another file");
-        program.refuse(&newer);
+        program.refuse(&newer, "it is old".into());
         assert!(program.newer().is_none());
+        assert!(program.problem().expect("told").ends_with("program cannot take over: it is old"));
         // Whoever copies it has not been ready.
-        std::fs::write(program.path(), "whole").expect("written");
+        std::fs::write(&program.path, "whole").expect("written");
         let newer = program.newer().expect("a change");
-        program.refuse(&newer);
+        program.refuse(&newer, "it is old".into());
         program.forgive();
-        assert!(program.newer().is_some());
-        std::fs::remove_file(program.path()).expect("removed");
+        assert!(program.newer().is_some() && program.problem().is_none());
+        std::fs::remove_file(&program.path).expect("removed");
         assert!(program.newer().is_none());
-        std::fs::create_dir(program.path()).expect("made");
+        assert!(program.problem().expect("told").ends_with("program is not there"));
+        std::fs::create_dir(&program.path).expect("made");
         assert!(program.newer().is_none());
         drop(hold);
     }

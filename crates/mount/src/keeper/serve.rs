@@ -111,9 +111,9 @@ pub fn keep(mut place: MountPoint, mut keeping: Keeping, stop: &Stop) -> Result<
     let mut waits_since = Instant::now();
     loop {
         let newer = program.as_ref().filter(|_| before.was_served).and_then(Program::newer);
-        before.refused = newer.is_none() && program.as_ref().is_some_and(Program::has_refused);
+        let refused = program.as_ref().filter(|_| newer.is_none()).and_then(Program::problem);
         let began = Instant::now();
-        let (daemon, socket, alive) = match kept.start(newer.as_ref(), &keeping, before).map_err(failed)? {
+        let (daemon, socket, alive) = match kept.start(newer.as_ref(), &keeping, (before, refused)).map_err(failed)? {
             Begun::Here(keeper) => {
                 // Its parts belong to the keeper, which removes what has a name.
                 std::mem::forget(kept);
@@ -147,9 +147,9 @@ pub fn keep(mut place: MountPoint, mut keeping: Keeping, stop: &Stop) -> Result<
         }
         let is_refused = newer.is_some() && kept.refuses(exit, soon);
         if let (Some(newer), Some(program), true) = (&newer, &mut program, is_refused) {
-            program.refuse(newer);
-            let path = program.path().display();
-            (keeping.tell)(&format!("note: {path} has changed, but cannot serve this mount; the old program goes on"));
+            program.refuse(newer, kept.why_refused(exit));
+            let problem = program.problem().unwrap_or_default();
+            (keeping.tell)(&format!("note: {problem}; the one before serves on"));
         }
         if std::mem::take(&mut kept.replaces) || kept.leaves {
             program.as_mut().map(Program::forgive);
@@ -256,8 +256,23 @@ impl Kept {
         self.phase != Phase::Served && exit != KILLED && (is_wrong || soon >= SOON_DEATHS_MAX)
     }
 
-    /// Starts a daemon: a copy of this process, or a newer program.
-    fn start(&self, newer: Option<&Newer>, keeping: &Keeping, before: Before) -> io::Result<Begun> {
+    fn why_refused(&self, exit: Exit) -> String {
+        match exit {
+            Exit::Code(EXECUTE_FAILED) => "it cannot be executed on this machine".into(),
+            Exit::Code(_) if !self.understands => "it does not understand the one that mounted".into(),
+            Exit::Code(code) => format!("it ended with code {code} before it served"),
+            Exit::Signal(signal) => format!("it ended by signal {signal} before it served"),
+        }
+    }
+
+    /// Starts a daemon: a copy of this process, or a newer program. A copy is told why there is no
+    /// newer one.
+    fn start(
+        &self,
+        newer: Option<&Newer>,
+        keeping: &Keeping,
+        (before, refused): (Before, Option<String>),
+    ) -> io::Result<Begun> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         let (alive, lifeline) = io::pipe()?;
@@ -272,7 +287,7 @@ impl Kept {
                     (keeping.tell)(&format!("the new program cannot be executed: {error}"));
                     std::process::exit(EXECUTE_FAILED);
                 }
-                Ok(Begun::Here(Keeper::new(theirs, lifeline, memories, before)))
+                Ok(Begun::Here(Keeper::new(theirs, lifeline, memories, (before, refused))))
             }
         }
     }

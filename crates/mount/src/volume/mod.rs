@@ -308,7 +308,7 @@ impl Controlled for Shared {
             image: format!("{:032x}", self.volume.info().id),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-            refused: false,
+            refused: self.options.keeper.as_ref().and_then(|keeper| keeper.refused()).map(str::to_string),
             overlay: None,
             session: client::Counters::default(),
             fuse: self.operations.read(),
