@@ -15,6 +15,9 @@ use crate::failure;
 /// Variable that names the folder, for commands without `--cache`.
 pub const VARIABLE: &str = "RUNNEL_CACHE";
 
+/// Variable that says how much it keeps, for commands without `--cache-size`.
+const SIZE_VARIABLE: &str = "RUNNEL_CACHE_SIZE";
+
 /// Stands for no folder.
 const NONE: &str = "none";
 
@@ -32,7 +35,7 @@ pub struct CacheArgs {
     cache: Option<PathBuf>,
 
     /// Keep at most SIZE of all images (default: 64m, or a tenth of the free space if that is
-    /// less), and at most SIZE of each volume (default: 256m)
+    /// less; also: RUNNEL_CACHE_SIZE), and at most SIZE of each volume (default: 256m)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_size: Option<u64>,
 }
@@ -77,7 +80,10 @@ pub fn place(cache: Option<&Path>, bytes: Option<u64>) -> anyhow::Result<CachePl
     // The folder of root is in the way of nobody else.
     let configured = config.cache_folder.filter(|folder| folder == Path::new(NONE) || !is_of_another(folder));
     let chosen = cache.map(Path::to_path_buf).or(variable).or(configured);
-    let bytes = bytes.or(config.cache_bytes);
+    let told = std::env::var(SIZE_VARIABLE).ok().filter(|text| !text.is_empty());
+    let told = told.map(|text| size(&text)).transpose();
+    let told = told.map_err(|problem| failure::usage(format!("{SIZE_VARIABLE}: {problem}")))?;
+    let bytes = bytes.or(told).or(config.cache_bytes);
     Ok(match chosen {
         Some(none) if none == Path::new(NONE) => CachePlace { folder: None, is_chosen: true, bytes },
         Some(folder) => CachePlace { folder: Some(std::path::absolute(folder)?), is_chosen: true, bytes },

@@ -2,7 +2,8 @@
 //!
 //! An image on this machine is mounted by the kernel's own reader if that is there, else by EROFS,
 //! else by FUSE; what a server has is mounted by FUSE. `id=` holds for the kernel's reader alone,
-//! so with it nothing else is tried.
+//! so with it nothing else is tried. The long options of `runnel mount` are options here as well,
+//! such as `soft=30`; with one of them the mount is by FUSE.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use ::mount::mountpoint;
 use anyhow::{Context, ensure};
 use connection::Target;
 use rustix::io::Errno;
@@ -26,9 +28,12 @@ const MODULE: &str = "runnelfs";
 /// What mount(8) expects of helpers whose mount fails.
 const MOUNT_FAILED: u8 = 32;
 
+/// Options of `runnel mount` that decide what mount(8) or this helper decides.
+const NOT_TAKEN: [&str; 3] = ["foreground", "kernel", "help"];
+
 /// Options that are for others, or say what holds anyway.
-const IGNORED: [&str; 17] = [
-    "ro", "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "suid",
+const IGNORED: [&str; 16] = [
+    "rw", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "suid",
     "dev", "exec", "relatime", "noatime",
 ];
 
@@ -40,6 +45,9 @@ struct Asked {
     no_suid: bool,
     no_devices: bool,
     no_programs: bool,
+    is_read_only: bool,
+    /// Options of `runnel mount`.
+    others: Vec<String>,
     /// The image that it must be.
     id: Option<String>,
     /// Only look whether the arguments are right.
@@ -57,6 +65,8 @@ impl Asked {
             no_suid: false,
             no_devices: false,
             no_programs: false,
+            is_read_only: false,
+            others: Vec::new(),
             id: None,
             is_rehearsal: false,
             verbose: false,
@@ -78,14 +88,22 @@ impl Asked {
                 _ => return Err(usage()),
             }
         }
+        let known = <super::Args as clap::Args>::augment_args(clap::Command::new(NAME));
+        let is_known = |name: &str| known.get_arguments().any(|argument| argument.get_long() == Some(name));
         for option in options {
+            let name = option.split('=').next().unwrap_or_default().replace('_', "-");
             match option.split_once('=').unwrap_or((option, "")) {
                 ("nosuid", _) => asked.no_suid = true,
                 ("nodev", _) => asked.no_devices = true,
                 ("noexec", _) => asked.no_programs = true,
+                ("ro", _) => asked.is_read_only = true,
                 ("id", id) => asked.id = Some(id.to_string()),
                 (name, _) if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
                 ("", _) => {}
+                _ if is_known(&name) && !NOT_TAKEN.contains(&name.as_str()) => {
+                    let value = option.find('=').map_or("", |at| &option[at..]);
+                    asked.others.push(format!("--{name}{value}"));
+                }
                 _ if is_sloppy => {}
                 _ => return Err(failure::usage(format!("{NAME} does not know the option '{option}'"))),
             }
@@ -106,8 +124,14 @@ impl Asked {
     fn served(&self, by_kernel: bool) -> Vec<OsString> {
         let mut arguments: Vec<OsString> =
             vec!["mount".into(), self.target.clone().into(), self.directory.clone().into()];
-        let given = [(by_kernel, "--kernel"), (!self.no_suid, "--allow-suid"), (!self.no_devices, "--allow-devices")];
+        let given = [
+            (by_kernel, "--kernel"),
+            (self.is_read_only && !by_kernel, "--read-only"),
+            (!self.no_suid, "--allow-suid"),
+            (!self.no_devices, "--allow-devices"),
+        ];
         arguments.extend(given.iter().filter(|(given, _)| *given).map(|(_, name)| name.into()));
+        arguments.extend(self.others.iter().map(OsString::from));
         arguments
     }
 }
@@ -128,7 +152,15 @@ fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::parse(&asked.target)?;
+    // Of what is missing the kernel says only that something is.
+    let failed = |error: anyhow::Error| failure::with_code(MOUNT_FAILED, format!("{error:#}"));
+    mountpoint::validate(&asked.directory).map_err(|error| failed(error.into()))?;
     if let Target::File(image) = &target {
+        std::fs::metadata(image).with_context(|| image.display().to_string()).map_err(failed)?;
+    }
+    if let Target::File(image) = &target
+        && asked.others.is_empty()
+    {
         match by_module(asked, image) {
             Ok(()) => {
                 tell_way(asked, MODULE);
@@ -214,6 +246,9 @@ mod tests {
         let wanted = ["mount", "runnel://server/app", "/mnt", "--allow-suid", "--allow-devices"];
         assert_eq!(plain.served(false), wanted);
         assert!(parse("/a.rnl /mnt -fn")?.is_rehearsal);
+        let volume = parse("runnel://server/volume/v /mnt -o ro,nosuid,nodev,soft=30,allow_other,cache-size=1m")?;
+        let wanted = ["mount", "runnel://server/volume/v", "/mnt", "--read-only"];
+        assert_eq!(volume.served(false), [&wanted[..], &["--soft=30", "--allow-other", "--cache-size=1m"]].concat());
         Ok(())
     }
 
@@ -221,6 +256,7 @@ mod tests {
     fn what_is_not_understood_is_refused_unless_it_may_be_passed_over() {
         assert!(parse("/a.rnl").is_err() && parse("/a.rnl /mnt -o").is_err() && parse("/a.rnl /mnt -x").is_err());
         assert!(parse("/a.rnl /mnt -o compress=zstd").is_err());
+        assert!(parse("/a.rnl /mnt -o foreground").is_err() && parse("/a.rnl /mnt -o help").is_err());
         assert!(parse("/a.rnl /mnt -s -o compress=zstd").is_ok());
     }
 
