@@ -113,7 +113,7 @@ fn fuse_programs_do_not_notice_that_daemons_are_killed() {
 
 #[test]
 fn fuse_programs_of_a_user_do_not_notice_that_daemons_are_killed() {
-    if can_mount("fuse_programs_of_a_user_do_not_notice") {
+    if others_can_mount("fuse_programs_of_a_user_do_not_notice") {
         under_programs(Some(NOBODY));
     }
 }

@@ -183,6 +183,18 @@ pub fn can_mount(test: &str) -> bool {
     root && fuse
 }
 
+/// Whether who is not root can mount as well; prints the reason if not. In some containers
+/// /dev/fuse is for root alone.
+pub fn others_can_mount(test: &str) -> bool {
+    let opened =
+        Command::new("sh").args(["-c", ": <>/dev/fuse"]).uid(NOBODY).gid(NOBODY).stderr(Stdio::null()).status();
+    let can = can_mount(test) && opened.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped {test}: needs a /dev/fuse that is open to all");
+    }
+    can
+}
+
 /// Whether who is not root may have name spaces of its own here; prints the reason if not. The
 /// kernel refuses it in a chroot.
 pub fn can_be_alone(test: &str) -> bool {

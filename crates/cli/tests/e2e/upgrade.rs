@@ -93,7 +93,7 @@ fn fuse_a_program_that_cannot_serve_is_not_taken() {
 #[test]
 fn fuse_a_running_program_is_served_by_the_program_that_is_installed_then() {
     let name = "fuse_a_running_program_is_served_by";
-    if !can_mount(name) || !can_be_alone(name) {
+    if !others_can_mount(name) || !can_be_alone(name) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
