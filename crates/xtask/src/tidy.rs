@@ -31,6 +31,7 @@ const PURE: &[&str] = &[
     "coverage",
     "specialise",
     "report",
+    "trust",
 ];
 
 /// What the library of a pure crate begins with: lints refuse what clippy.toml names.
@@ -90,6 +91,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fuse", &[]),
     ("sandbox", &["syscalls"]),
     ("trace", &[]),
+    ("trust", &[]),
     ("wire", &[]),
     ("store", &[]),
     ("cache", &[]),
