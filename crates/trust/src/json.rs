@@ -71,7 +71,8 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Appends the canonical form (OLPC): sorted keys, no white space, escapes for `"` and `\` only.
+    /// Appends the canonical form (OLPC): sorted keys, no white space, escapes for `"` and `\`
+    /// only.
     pub fn write_canonical(&self, out: &mut Vec<u8>) {
         match self {
             Json::Null => out.extend_from_slice(b"null"),

@@ -28,7 +28,7 @@ pub(crate) const fn holds(_rule: Rule) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) use self::switch::holds;
+pub(crate) use self::switch::{holds, without};
 
 #[cfg(test)]
 mod switch {
@@ -45,7 +45,6 @@ mod switch {
     }
 
     /// Runs `work` on this thread with `rule` switched off.
-    #[expect(dead_code)]
     pub(crate) fn without<T>(rule: Rule, work: impl FnOnce() -> T) -> T {
         OFF.set(Some(rule));
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

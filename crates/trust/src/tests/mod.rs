@@ -1,8 +1,13 @@
+mod attack;
+mod fuzz;
 mod json;
+mod oracle;
 mod patterns;
 mod publisher;
 mod roots;
+mod sim;
 mod size;
 mod state;
 mod time;
 mod workflow;
+mod world;
