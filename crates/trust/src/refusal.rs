@@ -171,7 +171,7 @@ pub enum Refusal {
         max: usize,
     },
     /// [`Kind::Missing`].
-    #[error("missing: the answer has no {role}, and this device has none")]
+    #[error("missing: the answer has no file of {role}, and this device has none either")]
     Missing {
         /// The file.
         role: String,
