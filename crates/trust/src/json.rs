@@ -1,14 +1,11 @@
 //! JSON of foreign files, read strictly, and its canonical form.
 //!
-//! `serde_json` reads the syntax. On top of it, a file is refused that has the same key twice in an
-//! object, a number that is not an integer, too many values or too many levels: canonical JSON has
-//! no such things, or readers differ in what they make of them.
+//! Beside what JSON forbids, a file is refused that has the same key twice in an object, a number
+//! that is not an integer of 64 bits, too many values or too many levels: canonical JSON has no
+//! such things, or readers differ in what they make of them. The reader is written here to keep
+//! device binaries small; tests hold it against `serde_json`.
 
 use std::borrow::Cow;
-use std::cell::Cell;
-use std::fmt;
-
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::format::{DEPTH_MAX, VALUES_MAX};
 use crate::refusal::{Damage, Flaw};
@@ -28,12 +25,14 @@ pub(crate) enum Json<'a> {
 impl<'a> Json<'a> {
     /// Reads one value, which must be all of `bytes` but for white space.
     pub fn parse(bytes: &'a [u8]) -> Result<Json<'a>, Flaw> {
-        let left = Cell::new(VALUES_MAX);
-        let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let parsed = Seed { depth: 0, left: &left }.deserialize(&mut reader);
-        parsed
-            .and_then(|json| reader.end().map(|()| json))
-            .map_err(|error| Flaw::Damaged(Damage::Json(error.to_string())))
+        let damaged = |what, offset| Flaw::Damaged(Damage::Json { what, offset });
+        let text = std::str::from_utf8(bytes).map_err(|error| damaged("no UTF-8", error.valid_up_to()))?;
+        let mut reader = Reader { text, at: 0, values_left: VALUES_MAX };
+        let parsed = reader.value(0).and_then(|json| match reader.peek() {
+            None => Ok(json),
+            Some(_) => Err("text after the end"),
+        });
+        parsed.map_err(|what| damaged(what, reader.at))
     }
 
     /// The value of `key`, if this is an object that has it.
@@ -118,95 +117,230 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Reads a value at a depth, and counts down how many values the file may still have.
-#[derive(Clone, Copy)]
-struct Seed<'s> {
-    depth: u32,
-    left: &'s Cell<u32>,
+/// Reads values from a text; errors say what is wrong at the reader's position.
+struct Reader<'a> {
+    text: &'a str,
+    /// Offset in bytes of what comes next.
+    at: usize,
+    values_left: u32,
 }
 
-impl Seed<'_> {
-    /// Counts one value, key or member; its message has no text of the file.
-    fn count<E: Error>(self) -> Result<(), E> {
-        match self.left.get().checked_sub(1) {
-            Some(left) => self.left.set(left),
-            None => return Err(E::custom("too many values")),
+impl<'a> Reader<'a> {
+    /// The next byte that is not white space.
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
+            self.at += 1;
         }
+        self.byte()
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Takes the next byte that is not white space, if it is this one.
+    fn takes(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn value(&mut self, depth: u32) -> Result<Json<'a>, &'static str> {
+        self.count()?;
+        match self.peek() {
+            Some(b'n') => self.word("null", Json::Null),
+            Some(b't') => self.word("true", Json::Bool(true)),
+            Some(b'f') => self.word("false", Json::Bool(false)),
+            Some(b'"') => Ok(Json::Text(self.string()?)),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b'[' | b'{') if depth >= DEPTH_MAX => Err("too many levels"),
+            Some(b'[') => self.array(depth + 1),
+            Some(b'{') => self.object(depth + 1),
+            _ => Err("no value"),
+        }
+    }
+
+    /// Counts a value or a key.
+    fn count(&mut self) -> Result<(), &'static str> {
+        self.values_left = self.values_left.checked_sub(1).ok_or("too many values")?;
         Ok(())
     }
 
-    fn inner<E: Error>(self) -> Result<Self, E> {
-        if self.depth >= DEPTH_MAX {
-            return Err(E::custom("too many levels"));
+    fn word(&mut self, word: &str, value: Json<'a>) -> Result<Json<'a>, &'static str> {
+        if !self.text.as_bytes()[self.at..].starts_with(word.as_bytes()) {
+            return Err("no value");
         }
-        Ok(Seed { depth: self.depth + 1, ..self })
+        self.at += word.len();
+        Ok(value)
+    }
+
+    fn array(&mut self, depth: u32) -> Result<Json<'a>, &'static str> {
+        self.at += 1;
+        let mut items = Vec::new();
+        if self.takes(b']') {
+            return Ok(Json::Array(items));
+        }
+        loop {
+            items.push(self.value(depth)?);
+            if self.takes(b']') {
+                return Ok(Json::Array(items));
+            }
+            if !self.takes(b',') {
+                return Err("no ',' or ']' after a value");
+            }
+        }
+    }
+
+    fn object(&mut self, depth: u32) -> Result<Json<'a>, &'static str> {
+        self.at += 1;
+        let mut fields = Vec::new();
+        if self.takes(b'}') {
+            return Ok(Json::Object(fields));
+        }
+        loop {
+            if self.peek() != Some(b'"') {
+                return Err("a key that is no string");
+            }
+            self.count()?;
+            let key = self.string()?;
+            if !self.takes(b':') {
+                return Err("no ':' after a key");
+            }
+            fields.push((key, self.value(depth)?));
+            if self.takes(b'}') {
+                break;
+            }
+            if !self.takes(b',') {
+                return Err("no ',' or '}' after a value");
+            }
+        }
+        sort(&mut fields);
+        if fields.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return Err("an object with the same key twice");
+        }
+        Ok(Json::Object(fields))
+    }
+
+    fn number(&mut self) -> Result<Json<'a>, &'static str> {
+        const NO_INTEGER: &str = "a number that is not an integer of 64 bits";
+        let is_negative = self.takes(b'-');
+        let start = self.at;
+        let mut number = 0u64;
+        while let Some(digit @ b'0'..=b'9') = self.byte() {
+            let longer = number.checked_mul(10).and_then(|number| number.checked_add(u64::from(digit - b'0')));
+            number = longer.ok_or(NO_INTEGER)?;
+            self.at += 1;
+        }
+        let digits = self.at - start;
+        let has_zeros = digits > 1 && self.text.as_bytes()[start] == b'0';
+        if digits == 0 || has_zeros || matches!(self.byte(), Some(b'.' | b'e' | b'E')) {
+            return Err(NO_INTEGER);
+        }
+        if !is_negative {
+            return Ok(Json::Unsigned(number));
+        }
+        0i64.checked_sub_unsigned(number).filter(|number| *number < 0).map(Json::Negative).ok_or(NO_INTEGER)
+    }
+
+    /// Reads a string, whose first quote is next; it is copied only if it has escapes.
+    fn string(&mut self) -> Result<Cow<'a, str>, &'static str> {
+        self.at += 1;
+        let mut copied: Option<String> = None;
+        let mut start = self.at;
+        loop {
+            match self.byte() {
+                Some(b'"') => {
+                    let rest = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(match copied {
+                        Some(copied) => Cow::Owned(copied + rest),
+                        None => Cow::Borrowed(rest),
+                    });
+                }
+                Some(b'\\') => {
+                    let copied = copied.get_or_insert_default();
+                    copied.push_str(&self.text[start..self.at]);
+                    self.at += 1;
+                    let character = self.escape()?;
+                    copied.push(character);
+                    start = self.at;
+                }
+                Some(byte) if byte >= b' ' => self.at += 1,
+                _ => return Err("a string that does not end"),
+            }
+        }
+    }
+
+    /// Reads what follows a backslash.
+    fn escape(&mut self) -> Result<char, &'static str> {
+        let byte = self.byte();
+        self.at += 1;
+        match byte {
+            Some(byte @ (b'"' | b'\\' | b'/')) => Ok(char::from(byte)),
+            Some(b'b') => Ok('\u{8}'),
+            Some(b'f') => Ok('\u{c}'),
+            Some(b'n') => Ok('\n'),
+            Some(b'r') => Ok('\r'),
+            Some(b't') => Ok('\t'),
+            Some(b'u') => self.unicode(),
+            _ => Err(NO_ESCAPE),
+        }
+    }
+
+    /// Reads four hexadecimal digits; those of the first half of a surrogate pair are followed by
+    /// the other.
+    fn unicode(&mut self) -> Result<char, &'static str> {
+        let mut code = self.four_digits()?;
+        if (0xd800..0xdc00).contains(&code) && self.text[self.at..].starts_with("\\u") {
+            self.at += 2;
+            let low = self.four_digits()?.checked_sub(0xdc00).filter(|low| *low < 0x400).ok_or(NO_ESCAPE)?;
+            code = 0x10000 + ((code - 0xd800) << 10) + low;
+        }
+        char::from_u32(code).ok_or(NO_ESCAPE)
+    }
+
+    fn four_digits(&mut self) -> Result<u32, &'static str> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.byte().and_then(|byte| char::from(byte).to_digit(16)).ok_or(NO_ESCAPE)?;
+            code = code * 16 + digit;
+            self.at += 1;
+        }
+        Ok(code)
     }
 }
 
-impl<'a> DeserializeSeed<'a> for Seed<'_> {
-    type Value = Json<'a>;
+const NO_ESCAPE: &str = "a string with a wrong escape";
 
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Json<'a>, D::Error> {
-        self.count()?;
-        deserializer.deserialize_any(self)
+/// Sorts fields by key. Most files have them sorted; for others this is heapsort, a twentieth of
+/// the code of the standard library's.
+fn sort(fields: &mut [(Cow<'_, str>, Json<'_>)]) {
+    if fields.is_sorted_by(|one, other| one.0 <= other.0) {
+        return;
+    }
+    let count = fields.len();
+    for root in (0..count / 2).rev() {
+        sift(fields, root);
+    }
+    for end in (1..count).rev() {
+        fields.swap(0, end);
+        sift(&mut fields[..end], 0);
     }
 }
 
-impl<'a> Visitor<'a> for Seed<'_> {
-    type Value = Json<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("integers, strings, arrays and objects")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Json<'a>, E> {
-        Ok(Json::Null)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Json<'a>, E> {
-        Ok(Json::Bool(value))
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Json<'a>, E> {
-        Ok(Json::Unsigned(number))
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Json<'a>, E> {
-        Ok(u64::try_from(number).map_or(Json::Negative(number), Json::Unsigned))
-    }
-
-    fn visit_f64<E: Error>(self, _number: f64) -> Result<Json<'a>, E> {
-        Err(E::custom("a number that is not an integer of 64 bits"))
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'a str) -> Result<Json<'a>, E> {
-        Ok(Json::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Json<'a>, E> {
-        Ok(Json::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'a>>(self, mut items: A) -> Result<Json<'a>, A::Error> {
-        let inner = self.inner()?;
-        let mut found = Vec::new();
-        while let Some(item) = items.next_element_seed(inner)? {
-            found.push(item);
+/// Moves a field down a heap until none below it is greater.
+fn sift(heap: &mut [(Cow<'_, str>, Json<'_>)], mut root: usize) {
+    loop {
+        let mut greatest = root;
+        for child in [2 * root + 1, 2 * root + 2] {
+            if child < heap.len() && heap[child].0 > heap[greatest].0 {
+                greatest = child;
+            }
         }
-        Ok(Json::Array(found))
-    }
-
-    fn visit_map<A: MapAccess<'a>>(self, mut fields: A) -> Result<Json<'a>, A::Error> {
-        let inner = self.inner()?;
-        let mut found = Vec::new();
-        while let Some(key) = fields.next_key_seed(inner)? {
-            let Json::Text(key) = key else { return Err(A::Error::custom("a key that is no string")) };
-            found.push((key, fields.next_value_seed(inner)?));
+        if greatest == root {
+            return;
         }
-        found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        if found.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(A::Error::custom("an object with the same key twice"));
-        }
-        Ok(Json::Object(found))
+        heap.swap(root, greatest);
+        root = greatest;
     }
 }

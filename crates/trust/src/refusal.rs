@@ -223,8 +223,13 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Damage {
     /// It is not JSON, or not as strict as canonical JSON.
-    #[error("{0}")]
-    Json(String),
+    #[error("{what} at byte {offset}")]
+    Json {
+        /// What is wrong.
+        what: &'static str,
+        /// Offset in bytes.
+        offset: usize,
+    },
     /// A field is missing, or holds what it must not.
     #[error("{field} must be {expected}")]
     Field {

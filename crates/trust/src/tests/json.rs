@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::Value;
+use units::{Rng, SplitMix64};
 
 use crate::json::Json;
 
@@ -57,7 +58,7 @@ fn what_is_not_strict_is_refused() {
         &deep[1],
         &deep[2],
     ] {
-        assert_eq!(canonical(text), None, "{}", &text[..text.len().min(40)]);
+        assert!(canonical(text).is_none(), "{}", &text[..text.len().min(40)]);
     }
     assert!(Json::parse(b"[\"\xff\"]").is_err());
 }
@@ -86,5 +87,90 @@ proptest! {
     fn prop_canonical_form_is_sorted_and_compact(value in values()) {
         let pretty = serde_json::to_string_pretty(&value).expect("JSON");
         prop_assert_eq!(canonical(&pretty), Some(serde_json::to_string(&value).expect("JSON")));
+    }
+}
+
+/// What `serde_json` makes of a text: objects have no order and the last of equal keys counts.
+fn reference(bytes: &[u8]) -> Option<Value> {
+    serde_json::from_slice(bytes).ok()
+}
+
+/// Random texts of JSON's characters: both readers agree, but for what is not strict.
+#[test]
+fn fuzz_texts_against_a_general_reader() {
+    const PARTS: [&str; 34] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"",
+        "\"a\"",
+        "\"b\"",
+        "\\",
+        "\\\\",
+        "\\u00e4",
+        "\\ud83d",
+        "\\ude80",
+        "\\u12",
+        "\\n",
+        "\\x",
+        "0",
+        "1",
+        "-",
+        "12",
+        "18446744073709551615",
+        "9223372036854775808",
+        ".",
+        "e",
+        "null",
+        "true",
+        "false",
+        " ",
+        "\n",
+        "\t",
+        "ä",
+        "\u{7f}",
+        "/",
+    ];
+    let mut rng = SplitMix64(7);
+    let (mut accepted, mut strict) = (0, 0);
+    for _ in 0..400_000 {
+        let mut text = String::new();
+        let (open, close) =
+            [("", ""), ("[", "]"), ("{\"k\":", "}"), ("\"", "\""), ("[\"", "\"]")][rng.below(5) as usize];
+        text.push_str(open);
+        (0..rng.below(8)).for_each(|_| text.push_str(PARTS[rng.below(PARTS.len() as u64) as usize]));
+        text.push_str(close);
+        let ours = Json::parse(text.as_bytes());
+        match (&ours, reference(text.as_bytes())) {
+            (Ok(json), Some(expected)) => {
+                accepted += 1;
+                assert_eq!(value(json), expected, "{text}");
+            }
+            (Ok(_), None) => panic!("only ours accepts {text}"),
+            (Err(flaw), Some(_)) => {
+                strict += 1;
+                let told = format!("{flaw:?}");
+                assert!(told.contains("same key") || told.contains("integer"), "{text}: {told}");
+            }
+            (Err(_), None) => {}
+        }
+    }
+    assert!(accepted > 10_000 && strict > 100, "{accepted} {strict}");
+}
+
+fn value(json: &Json<'_>) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(is_true) => Value::from(*is_true),
+        Json::Unsigned(number) => Value::from(*number),
+        Json::Negative(number) => Value::from(*number),
+        Json::Text(text) => Value::from(text.as_ref()),
+        Json::Array(items) => items.iter().map(value).collect(),
+        Json::Object(fields) => {
+            Value::Object(fields.iter().map(|(key, field)| (key.clone().into_owned(), value(field))).collect())
+        }
     }
 }
