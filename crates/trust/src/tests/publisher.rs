@@ -1,7 +1,9 @@
 //! A repository writer for tests. It shares no code with the verifier: `serde_json` writes the
 //! canonical form, which it does for sorted keys and plain text.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use ring::digest::{SHA256, digest};
 use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -16,16 +18,25 @@ pub const START: i64 = 1_789_300_000;
 pub const DAY: i64 = 86_400;
 
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 pub fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-fn pair(label: &str) -> Ed25519KeyPair {
-    let seed = digest(&SHA256, format!("seed of {label}").as_bytes());
-    Ed25519KeyPair::from_seed_unchecked(seed.as_ref()).expect("a seed of 32 bytes")
+thread_local! {
+    /// Key pairs by label; making one takes longer than signing.
+    static PAIRS: RefCell<HashMap<String, Rc<Ed25519KeyPair>>> = RefCell::default();
+}
+
+fn pair(label: &str) -> Rc<Ed25519KeyPair> {
+    let made = || {
+        let seed = digest(&SHA256, format!("seed of {label}").as_bytes());
+        Rc::new(Ed25519KeyPair::from_seed_unchecked(seed.as_ref()).expect("a seed of 32 bytes"))
+    };
+    PAIRS.with_borrow_mut(|pairs| pairs.entry(label.to_owned()).or_insert_with(made).clone())
 }
 
 pub fn key(label: &str) -> Value {

@@ -6,7 +6,7 @@
 //! the kind of its refusal included. And, whatever the oracle says, an accepted image is what the
 //! publisher meant in a snapshot that is not older than any that the device has accepted.
 //!
-//! `RUNNEL_TRUST_SEEDS` sets the number of seeds, `RUNNEL_TRUST_SEED` runs one.
+//! `RUNNEL_TRUST_SEEDS` sets the number of seeds, `RUNNEL_TRUST_SEED` the first; alone it runs one.
 
 use std::collections::BTreeMap;
 
@@ -136,10 +136,9 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn sim_trust() {
     let mut counts = Counts::new();
-    let seeds = match number("RUNNEL_TRUST_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RUNNEL_TRUST_SEEDS").unwrap_or(200),
-    };
+    let first = number("RUNNEL_TRUST_SEED");
+    let count = number("RUNNEL_TRUST_SEEDS").unwrap_or(if first.is_some() { 1 } else { 200 });
+    let seeds = first.unwrap_or(0)..first.unwrap_or(0) + count;
     for seed in seeds {
         if let Err(error) = run(seed, &mut counts) {
             panic!("{error}\nRUNNEL_TRUST_SEED={seed} cargo test -p runnel-trust sim_trust");
