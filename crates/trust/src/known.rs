@@ -43,7 +43,10 @@ impl Known {
         let root = reader.varint("root version")?;
         let left = reader.left();
         CodingError::limit("known files", left / 8, CACHE_FILES_MAX)?;
-        let files = (0..left.div_ceil(8)).map(|_| reader.array("file")).collect::<Result<_, _>>()?;
+        let mut files = Vec::with_capacity(left.div_ceil(8));
+        for _ in 0..left.div_ceil(8) {
+            files.push(reader.array("file")?);
+        }
         Ok(Known { root, files })
     }
 }

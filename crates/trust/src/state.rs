@@ -143,8 +143,11 @@ fn read_root(reader: &mut Reader<'_>) -> Result<Root, CodingError> {
         let count = usize::from(reader.u8("keys")?);
         CodingError::limit("keys", count, keys_left)?;
         keys_left -= count;
-        let key = |_| Ok(Key { label: reader.array("label")?, public: reader.array("key")? });
-        Ok(RoleKeys { threshold, keys: (0..count).map(key).collect::<Result<_, CodingError>>()? })
+        let mut keys = Vec::with_capacity(count);
+        for _ in 0..count {
+            keys.push(Key { label: reader.array("label")?, public: reader.array("key")? });
+        }
+        Ok(RoleKeys { threshold, keys })
     };
     let roles = [role()?, role()?, role()?, role()?];
     Ok(Root { version, expires, content, roles })
@@ -158,7 +161,10 @@ fn read_accepted(reader: &mut Reader<'_>) -> Result<Option<Accepted>, CodingErro
     }
     let version = reader.u64("version")?;
     let content = reader.array("content")?;
-    let signers = (0..count).map(|_| reader.array("signer")).collect::<Result<_, _>>()?;
+    let mut signers = Vec::with_capacity(count);
+    for _ in 0..count {
+        signers.push(reader.array("signer")?);
+    }
     Ok(Some(Accepted { version, content, signers }))
 }
 

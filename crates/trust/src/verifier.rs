@@ -140,8 +140,8 @@ impl Verifier {
         if answer.has_more_roots() && version > before {
             return Err(Refusal::MoreRoots { version });
         }
-        let (found, state) = Workflow::new(&self.state, answer, now).run(name)?;
-        self.state = state;
+        let (found, update) = Workflow::new(&self.state, answer, now).run(name)?;
+        update.apply(&mut self.state);
         Ok(found)
     }
 }

@@ -16,7 +16,7 @@ use crate::digest::matches;
 use crate::format::{ROLES_VISITED_MAX, SNAPSHOT_BYTES_MAX, TARGETS_BYTES_MAX, TIMESTAMP_BYTES_MAX};
 use crate::json::Json;
 use crate::key::{RoleKeys, Signer};
-use crate::memory::{Accepted, RoleId, Visited, remember, role_id};
+use crate::memory::{Accepted, Listed, RoleId, Visited, remember, role_id};
 use crate::metadata::{Metadata, positive};
 use crate::refusal::{Flaw, Refusal};
 use crate::root::require;
@@ -26,7 +26,7 @@ use crate::state::State;
 use crate::time::UnixTime;
 use crate::verifier::{JudgedBy, SignedName};
 
-/// One verification. The state stays as it is; [`Workflow::run`] makes a new one.
+/// One verification. The state stays as it is; [`Workflow::run`] says what to remember.
 pub(crate) struct Workflow<'a> {
     state: &'a State,
     answer: &'a Stapled,
@@ -34,6 +34,26 @@ pub(crate) struct Workflow<'a> {
     judged_by: JudgedBy,
     /// First expiry of the files so far.
     expires: UnixTime,
+}
+
+/// What a state remembers of an accepted name.
+pub(crate) struct Update {
+    floor: UnixTime,
+    timestamp: Accepted,
+    snapshot: Accepted,
+    targets: Accepted,
+    listed: Vec<Listed>,
+}
+
+impl Update {
+    /// Puts it into the state that it was made from.
+    pub fn apply(self, state: &mut State) {
+        state.floor = self.floor;
+        state.timestamp = Some(self.timestamp);
+        state.snapshot = Some(self.snapshot);
+        state.targets = Some(self.targets);
+        state.listed = self.listed;
+    }
 }
 
 /// A file and the keys that signed it.
@@ -57,8 +77,8 @@ impl<'a> Workflow<'a> {
         Workflow { state, answer, now, judged_by, expires: state.root.expires }
     }
 
-    /// What the name stands for, and the state that remembers the files.
-    pub fn run(mut self, name: &str) -> Result<(SignedName, State), Refusal> {
+    /// What the name stands for, and what to remember.
+    pub fn run(mut self, name: &str) -> Result<(SignedName, Update), Refusal> {
         let root = &self.state.root;
         self.expiry("root", root.version, root.expires)?;
         let timestamp = self.timestamp()?;
@@ -76,15 +96,14 @@ impl<'a> Workflow<'a> {
             .collect();
         let before = self.snapshot_memory().map_or(&[][..], |_| &self.state.listed);
         let listed = remember(&listing, &visited, before);
-        let state = State {
+        let update = Update {
             floor: self.now,
-            timestamp: Some(timestamp.accepted()),
-            snapshot: Some(snapshot.accepted()),
-            targets: Some(targets.accepted()),
+            timestamp: timestamp.accepted(),
+            snapshot: snapshot.accepted(),
+            targets: targets.accepted(),
             listed,
-            ..self.state.clone()
         };
-        Ok((found, state))
+        Ok((found, update))
     }
 
     fn timestamp(&mut self) -> Result<Verified<'a>, Refusal> {
@@ -294,9 +313,13 @@ fn listed_file<'f>(file: &'f Metadata<'_>, role: &str) -> Result<&'f Json<'f>, F
 /// Delegated roles that a snapshot lists, with their versions.
 fn listing(snapshot: &Metadata<'_>) -> Result<Vec<(RoleId, u64)>, Flaw> {
     let meta = snapshot.body.get("meta").and_then(Json::object).ok_or(Flaw::field("meta", "an object"))?;
-    let roles = meta.iter().filter_map(|(file, listed)| Some((file.strip_suffix(".json")?, listed)));
-    let delegated = roles.filter(|(role, _)| *role != "targets");
-    delegated.map(|(role, listed)| Ok((role_id(role), positive(listed, "version")?))).collect()
+    let mut found = Vec::with_capacity(meta.len());
+    for (file, listed) in meta {
+        if let Some(role) = file.strip_suffix(".json").filter(|role| *role != "targets") {
+            found.push((role_id(role), positive(listed, "version")?));
+        }
+    }
+    Ok(found)
 }
 
 /// The delegations of a file for a name, last first, as a stack has them.
