@@ -90,13 +90,17 @@ fn fuse_a_pinned_image_is_whole_without_its_server() {
     let ran = output(runnel().arg("run").args(options).arg(&url).args(program));
     assert_eq!(ran.stdout, b"42\n", "{}", String::from_utf8_lossy(&ran.stderr));
 
-    // From a disk that was written once and is read-only.
+    // From a disk that was written once and is read-only, where a view with one can be had.
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
     let mut fixed = std::process::Command::new("unshare");
     fixed.args(["--mount", "sh", "-c", script]).arg(&cache).arg(env!("CARGO_BIN_EXE_runnel"));
-    let ran = output(fixed.arg("run").args(options).arg(&url).args(program));
-    assert_eq!(ran.stdout, b"42\n", "{}", String::from_utf8_lossy(&ran.stderr));
-    assert!(!String::from_utf8_lossy(&ran.stderr).contains("warning"), "{}", String::from_utf8_lossy(&ran.stderr));
+    if output(std::process::Command::new("unshare").args(["--mount", "true"])).status.success() {
+        let ran = output(fixed.arg("run").args(options).arg(&url).args(program));
+        assert_eq!(ran.stdout, b"42\n", "{}", String::from_utf8_lossy(&ran.stderr));
+        assert!(!String::from_utf8_lossy(&ran.stderr).contains("warning"), "{}", String::from_utf8_lossy(&ran.stderr));
+    } else {
+        eprintln!("skipped a read-only disk: `unshare --mount` is refused, as in a chroot");
+    }
 
     command(&["prune"]);
     assert!(command(&["verify"]).contains(" 0 damaged"));
