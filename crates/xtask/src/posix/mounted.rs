@@ -122,10 +122,12 @@ impl Mount {
         Ok(())
     }
 
-    /// What kills the daemon of the mount, from any thread. Its keeper ends then.
+    /// What kills the mount, from any thread: its keeper, which would start another daemon, and
+    /// its daemon.
     pub fn killer(&self) -> impl FnOnce() + Send + 'static {
-        let daemon = self.child.as_ref().and_then(|keeper| daemon_of(keeper.id()));
-        move || signal(daemon, Signal::KILL)
+        let keeper = self.child.as_ref().map(Child::id);
+        let daemon = keeper.and_then(daemon_of);
+        move || [keeper, daemon].into_iter().for_each(|id| signal(id, Signal::KILL))
     }
 
     /// Kills it if it lives, and mounts anew at the same place.
@@ -157,13 +159,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        let killer = self.killer();
         let Some(mut child) = self.child.take() else {
             return;
         };
         // A test failed: the mount must go before its server does.
         self.unmount_dead();
-        signal(daemon_of(child.id()), Signal::KILL);
-        signal(Some(child.id()), Signal::KILL);
+        killer();
         let _ = child.wait();
     }
 }
