@@ -199,11 +199,8 @@ impl MountPoint {
     }
 
     fn unmount(&self, live: &Live) -> Result<bool, MountError> {
-        if self.has_overlay(live) {
-            // Detached rather than unmounted: programs that still use it must not keep the image
-            // below.
-            mountpoint::detach(&live.mountpoint)?;
-        }
+        // Detached rather than unmounted: programs that still use it must not keep the image below.
+        mountpoint::detach_if(&live.mountpoint, || self.has_overlay(live))?;
         if !live.is_there() {
             // Somebody has taken it away already; what is mounted there now is not ours.
             return Ok(true);
@@ -211,19 +208,17 @@ impl MountPoint {
         match rustix::mount::unmount(&live.path, UnmountFlags::NOFOLLOW) {
             Ok(()) => Ok(true),
             Err(Errno::PERM) => mountpoint::detach(&live.path).map(|()| true),
-            Err(_) => Ok(false),
+            Err(_) => Ok(!live.is_there()),
         }
     }
 
     fn detach(&self, live: &Live) -> Result<(), MountError> {
-        if self.has_overlay(live) {
-            mountpoint::detach(&live.mountpoint)?;
+        mountpoint::detach_if(&live.mountpoint, || self.has_overlay(live))?;
+        // The thread that watches for the end of an overlay may be quicker.
+        if self.overlay.is_none() && !live.is_there() {
+            return Err(MountError::NotMounted { path: live.path.clone() });
         }
-        if live.is_there() {
-            return mountpoint::detach(&live.path);
-        }
-        // The thread that watches for the end of an overlay may have been quicker.
-        if self.overlay.is_some() { Ok(()) } else { Err(MountError::NotMounted { path: live.path.clone() }) }
+        mountpoint::detach_if(&live.path, || live.is_there())
     }
 }
 

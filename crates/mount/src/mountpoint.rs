@@ -200,6 +200,17 @@ pub fn detach(path: &Path) -> Result<(), MountError> {
     }
 }
 
+/// Detaches the mount at `path` if `is_there`. That somebody else does so meanwhile is no error.
+///
+/// # Errors
+/// Those of [`detach`], if it is still there.
+pub(crate) fn detach_if(path: &Path, is_there: impl Fn() -> bool) -> Result<(), MountError> {
+    if !is_there() {
+        return Ok(());
+    }
+    detach(path).or_else(|error| if is_there() { Err(error) } else { Ok(()) })
+}
+
 fn fusermount_detach(path: &Path) -> Result<(), MountError> {
     let mut last = String::from("fusermount3 is not installed");
     for program in ["fusermount3", "fusermount"] {
@@ -222,6 +233,16 @@ fn fusermount_detach(path: &Path) -> Result<(), MountError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_somebody_else_detached_meanwhile_is_no_error() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let looks = std::cell::Cell::new(0);
+        let until_the_second_look = || looks.replace(looks.get() + 1) == 0;
+        detach_if(folder.path(), until_the_second_look).expect("gone, as asked");
+        assert!(detach_if(folder.path(), || true).is_err(), "it is there and cannot be detached");
+        detach_if(Path::new("/"), || false).expect("nothing is there");
+    }
 
     #[test]
     fn table_lines_are_parsed_with_tags_and_escapes() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::mountpoint::{detach, mounted_at};
+use crate::mountpoint::{detach_if, mounted_at};
 use crate::report::UnmountReport;
 use crate::{MountError, control};
 
@@ -37,16 +37,19 @@ pub fn umount(path: &Path) -> Result<UnmountReport, MountError> {
     if entry.and_then(|entry| entry.image().map(str::to_string)).is_none() {
         return Err(MountError::NotMounted { path: path.to_path_buf() });
     }
+    let is_there = || mounted_at(&target).map_or(true, |entry| entry.is_some());
     if let Some(report) = control::ask_to_unmount(&target)
-        && mounted_at(&target).is_ok_and(|entry| entry.is_none())
+        && !is_there()
     {
         return Ok(report);
     }
-    match detach(&target) {
-        Err(error) if control::end_daemon(&target) => match mounted_at(&target) {
-            Ok(None) => Ok(UnmountReport::default()),
-            _ => Err(MountError::DeadEntry { path: target, reason: error.to_string() }),
-        },
+    match detach_if(&target, is_there) {
+        Err(error) if control::end_daemon(&target) => {
+            if is_there() {
+                return Err(MountError::DeadEntry { path: target, reason: error.to_string() });
+            }
+            Ok(UnmountReport::default())
+        }
         done => done.map(|()| UnmountReport::default()),
     }
 }
