@@ -94,7 +94,7 @@ fn begins(digest: &[u8; 32], prefix: &str) -> bool {
 
 /// Whether a shell pattern covers a path: `*` is any text and `?` any character, but neither is
 /// `/`.
-pub(crate) fn covers(pattern: &str, path: &str) -> bool {
+pub fn covers(pattern: &str, path: &str) -> bool {
     let (pattern, path) = (pattern.as_bytes(), path.as_bytes());
     let (mut at, mut from) = (0, 0);
     // Where to go on if what follows the last star does not fit: behind the star, one byte later.

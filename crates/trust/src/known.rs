@@ -15,6 +15,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// Of who has no file but the root of this version.
+    pub fn of_root(version: u64) -> Known {
+        Known { root: version, files: Vec::new() }
+    }
+
     /// Version of the newest root that the device trusts; the answer has those that follow.
     pub fn root_version(&self) -> u64 {
         self.root

@@ -33,6 +33,7 @@ mod known;
 mod memory;
 mod metadata;
 mod refusal;
+pub mod repository;
 mod root;
 mod rule;
 mod stapled;

@@ -6,6 +6,7 @@
 use crate::coding::{CodingError, Reader, put_counted, put_varint};
 use crate::format::{FILES_MAX, ROLE_BYTES_MAX, ROOTS_MAX, STAPLED_BYTES_MAX, STAPLED_VERSION};
 use crate::known::Known;
+use crate::repository::version_of;
 
 /// Metadata files as bytes; nothing in them is verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,11 @@ impl Stapled {
     /// Leaves out the files that the device has.
     pub fn omit(&mut self, known: &Known) {
         self.files.retain(|(_, file)| !known.has(file));
+    }
+
+    /// Leaves out the roots up to this version.
+    pub fn drop_roots_until(&mut self, version: u64) {
+        self.roots.retain(|root| version_of("root", root).is_none_or(|found| found > version));
     }
 
     /// Roots, in the order of their versions.

@@ -17,6 +17,9 @@ use crate::memory::{Accepted, Listed};
 use crate::root::Root;
 use crate::time::UnixTime;
 
+/// By so much a floor may fall back when power is lost.
+const FLOOR_STEP_SECONDS: i64 = 86_400;
+
 /// The newest root, the versions seen of all other files, and the floor of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
@@ -57,6 +60,13 @@ pub enum StateError {
 }
 
 impl State {
+    /// Whether it says so much more than an earlier state that flash should be written for it. A
+    /// floor that rises is news once a day.
+    pub fn is_news_to(&self, before: &State) -> bool {
+        self.floor.0.saturating_sub(before.floor.0) >= FLOOR_STEP_SECONDS
+            || State { floor: before.floor, ..self.clone() } != *before
+    }
+
     /// The bytes to keep, at most 4096.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(STATE_BYTES_MAX);

@@ -132,6 +132,30 @@ impl Verifier {
         if !is_name(name) {
             return Err(Refusal::BadName { max: NAME_BYTES_MAX });
         }
+        self.take_roots(answer)?;
+        let (found, update) = Workflow::new(&self.state, answer, now).run(name)?;
+        update.apply(&mut self.state);
+        Ok(found)
+    }
+
+    /// Checks and remembers an answer that is about no name, as a server does with what a publisher
+    /// writes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Verifier::verify`], but for those that are about the name.
+    pub fn verify_files(&mut self, answer: &Stapled, now: Option<UnixTime>) -> Result<(), Refusal> {
+        self.take_roots(answer)?;
+        Workflow::new(&self.state, answer, now).run_without_name()?.apply(&mut self.state);
+        Ok(())
+    }
+
+    /// Takes the new roots of an answer, one by one.
+    ///
+    /// # Errors
+    ///
+    /// One does not follow the root before it; those before it stay taken.
+    pub fn take_roots(&mut self, answer: &Stapled) -> Result<(), Refusal> {
         let before = self.state.root.version;
         for root in answer.roots() {
             self.state.root = self.state.root.next(root)?;
@@ -140,14 +164,13 @@ impl Verifier {
         if answer.has_more_roots() && version > before {
             return Err(Refusal::MoreRoots { version });
         }
-        let (found, update) = Workflow::new(&self.state, answer, now).run(name)?;
-        update.apply(&mut self.state);
-        Ok(found)
+        Ok(())
     }
 }
 
-/// Two parts of letters, digits, `.`, `-` and `_`, each with a letter or digit first.
-fn is_name(name: &str) -> bool {
+/// Whether it is `NAME:TAG`: two parts of letters, digits, `.`, `-` and `_`, each with a letter or
+/// digit first.
+pub fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphanumeric())
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))

@@ -62,6 +62,15 @@ struct Verified<'a> {
     signers: Vec<Signer>,
 }
 
+/// The files that come before those of delegated roles.
+struct TopLevel<'a> {
+    timestamp: Verified<'a>,
+    snapshot: Verified<'a>,
+    targets: Verified<'a>,
+    /// What the snapshot lists.
+    listing: Vec<(RoleId, u64)>,
+}
+
 impl Verified<'_> {
     fn accepted(self) -> Accepted {
         Accepted::new(self.file.version, self.file.content, self.signers)
@@ -79,6 +88,21 @@ impl<'a> Workflow<'a> {
 
     /// What the name stands for, and what to remember.
     pub fn run(mut self, name: &str) -> Result<(SignedName, Update), Refusal> {
+        let files = self.top_level()?;
+        let mut visited = Vec::new();
+        let (role, version, target) = self.find(name, &files.snapshot, &files.targets, &mut visited)?;
+        let (image, bytes) = read_target(&target).map_err(|flaw| flaw.of(&role))?;
+        let found = SignedName { image, bytes, role, version, expires: self.expires, judged_by: self.judged_by };
+        Ok((found, self.update(files, &visited)))
+    }
+
+    /// What to remember of the top-level files, whatever they say of names.
+    pub fn run_without_name(mut self) -> Result<Update, Refusal> {
+        let files = self.top_level()?;
+        Ok(self.update(files, &[]))
+    }
+
+    fn top_level(&mut self) -> Result<TopLevel<'a>, Refusal> {
         let root = &self.state.root;
         self.expiry("root", root.version, root.expires)?;
         let timestamp = self.timestamp()?;
@@ -86,24 +110,23 @@ impl<'a> Workflow<'a> {
         let listing = listing(&snapshot.file).map_err(|flaw| flaw.of("snapshot"))?;
         self.listing_rollback(snapshot.file.version, &listing)?;
         let targets = self.targets(&snapshot)?;
-        let mut visited = Vec::new();
-        let (role, version, target) = self.find(name, &snapshot, &targets, &mut visited)?;
-        let (image, bytes) = read_target(&target).map_err(|flaw| flaw.of(&role))?;
-        let found = SignedName { image, bytes, role, version, expires: self.expires, judged_by: self.judged_by };
+        Ok(TopLevel { timestamp, snapshot, targets, listing })
+    }
+
+    fn update(&self, files: TopLevel<'a>, visited: &[(String, u64, [u8; 16])]) -> Update {
         let visited: Vec<Visited<'_>> = visited
             .iter()
             .map(|(name, version, content)| Visited { name, version: *version, content: *content })
             .collect();
         let before = self.snapshot_memory().map_or(&[][..], |_| &self.state.listed);
-        let listed = remember(&listing, &visited, before);
-        let update = Update {
+        let listed = remember(&files.listing, &visited, before);
+        Update {
             floor: self.now,
-            timestamp: timestamp.accepted(),
-            snapshot: snapshot.accepted(),
-            targets: targets.accepted(),
+            timestamp: files.timestamp.accepted(),
+            snapshot: files.snapshot.accepted(),
+            targets: files.targets.accepted(),
             listed,
-        };
-        Ok((found, update))
+        }
     }
 
     fn timestamp(&mut self) -> Result<Verified<'a>, Refusal> {
@@ -305,7 +328,7 @@ fn not_below(role: &str, found: u64, expected: u64, rule: Rule) -> Result<(), Re
 }
 
 /// The entry of `meta` for the file of a role.
-fn listed_file<'f>(file: &'f Metadata<'_>, role: &str) -> Result<&'f Json<'f>, Flaw> {
+pub(crate) fn listed_file<'f>(file: &'f Metadata<'_>, role: &str) -> Result<&'f Json<'f>, Flaw> {
     let listed = file.body.get("meta").and_then(|meta| meta.get(&format!("{role}.json")));
     listed.ok_or(Flaw::field("meta", "an object with the files that this one lists"))
 }
@@ -330,12 +353,12 @@ fn open_delegations(role: &str, file: &Metadata<'_>, name: &str) -> Result<Vec<D
 }
 
 /// What a targets file says about a name; `None` for the image if it is not the digits of one.
-struct Target {
+pub(crate) struct Target {
     image: Option<ImageId>,
     bytes: Option<u64>,
 }
 
-fn target(file: &Metadata<'_>, name: &str) -> Option<Target> {
+pub(crate) fn target(file: &Metadata<'_>, name: &str) -> Option<Target> {
     let target = file.body.get("targets")?.get(name)?;
     let id = target.get("custom").and_then(|custom| custom.get("runnel")).and_then(|runnel| runnel.get("id"));
     Some(Target {

@@ -4,6 +4,7 @@ mod json;
 mod oracle;
 mod patterns;
 mod publisher;
+mod repository;
 mod roots;
 mod sim;
 mod size;

@@ -1,0 +1,54 @@
+//! What is wrong with a repository, a key or a wish.
+
+use thiserror::Error;
+use trust::Refusal;
+
+/// Why something cannot be signed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SigningError {
+    /// A key file is none, or of another kind.
+    #[error("this is no Ed25519 key: {0}")]
+    NotKey(String),
+    /// The key is encrypted, and there is no passphrase or a wrong one.
+    #[error("the key is encrypted, and the passphrase is {0}")]
+    Passphrase(&'static str),
+    /// The system has no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// A file is not metadata as this program writes it.
+    #[error("{role} is not metadata: {what}")]
+    NotMetadata {
+        /// The file.
+        role: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file is missing.
+    #[error("the repository has no file of {0}")]
+    Missing(String),
+    /// Too few keys of a role are at hand.
+    #[error("{role} needs signatures of {needed} of its keys, and {found} are here")]
+    TooFewKeys {
+        /// The role.
+        role: String,
+        /// Its threshold.
+        needed: usize,
+        /// Keys that are here.
+        found: usize,
+    },
+    /// A name that is none.
+    #[error("{0:?} is no name: write NAME:TAG, of letters, digits, '.', '-' and '_'")]
+    BadName(String),
+    /// A role that cannot be made or is not there.
+    #[error("{role:?}: {what}")]
+    BadRole {
+        /// The role.
+        role: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// What was signed does not pass as a device checks it.
+    #[error("what was signed is not what a device accepts: {0}")]
+    Refused(#[from] Refusal),
+}

@@ -1,0 +1,27 @@
+//! The publisher's side of signed names: keys, and a repository of The Update Framework (TUF,
+//! specification 1.0) as its owner changes it. Devices check the result with the crate `trust`.
+//!
+//! A [`Repository`] is read, changed, and then signed with the [`SigningKey`]s that are at hand:
+//!
+//! ```text
+//! Repository::create(..) or ::read(root, files)
+//!   -> set_name, delegate, rotate, refresh
+//!   -> sign(keys, now) -> the files that are new, for a server or a folder
+//! ```
+//!
+//! Only what changed is written anew, so bytes that others have signed stay as they are. Metadata
+//! are JSON in the form POUF-1, signed in the canonical form of OLPC with Ed25519.
+
+mod canonical;
+mod error;
+mod key;
+mod repository;
+mod role;
+
+pub use error::SigningError;
+pub use key::{PublicKey, SigningKey, sha256_hex, sha256_of};
+pub use repository::{Change, Delegation, Repository, Target};
+pub use role::{Lifetimes, TOP_LEVEL};
+
+#[cfg(test)]
+mod tests;
