@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
+use crate::signed::SignedNames;
 pub use names::{ListedImage, Listing};
 pub(crate) use names::{Names, image_key};
 
@@ -66,6 +67,7 @@ pub(crate) struct Catalog {
     /// Held while an image is opened, so that clients that come together open it once.
     opening: Mutex<()>,
     images_open_max: usize,
+    pub signed: SignedNames,
 }
 
 /// Uploads have this part of the memory of metadata. An upload keeps what it has for as long as its
@@ -102,6 +104,7 @@ impl Catalog {
         let shares = config.shares();
         Catalog {
             names: Names::new(store.clone(), config.images.limits, config.log.clone()),
+            signed: SignedNames::new(store.clone()),
             store,
             limits: config.images.limits,
             predict: config.learning.predict.clone(),

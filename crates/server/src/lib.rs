@@ -63,6 +63,7 @@ mod readers;
 mod record;
 mod session;
 mod shared;
+mod signed;
 mod slow;
 mod speed;
 mod storage;

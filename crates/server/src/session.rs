@@ -18,6 +18,7 @@ mod pushes;
 mod receiving;
 mod replies;
 mod requests;
+mod signed;
 mod socket;
 mod throttle;
 mod touches;

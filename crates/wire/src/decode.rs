@@ -9,7 +9,7 @@ use crate::error::WireError;
 use crate::format::{
     ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, META_READ_BYTES_MAX,
     NEED_RANGES_MAX, PROOF_BYTES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, START_BYTES_MAX, ServerKind, TOUCH_PAGES_MAX,
-    VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
+    TRUST_FILES_BYTES_MAX, TRUST_KNOWN_BYTES_MAX, VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
 };
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader,
@@ -67,6 +67,8 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::PullPages
         | ClientKind::List
         | ClientKind::Status
+        | ClientKind::TrustRead
+        | ClientKind::TrustWrite
         | ClientKind::VolumeOpen
         | ClientKind::PutOpen => {
             ClientMessage::Request { request: request(&mut reader)?, ask: client_request(kind, &mut reader)? }
@@ -143,6 +145,18 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
             Request::PullPages { image, token, force, pages: reader.pages(PUSH_PAGES_MAX)? }
         }
         ClientKind::Status => Request::Status,
+        ClientKind::TrustRead => {
+            let bytes = usize::from(reader.u8("name length")?);
+            let name = reader.text("name", bytes)?;
+            Request::TrustRead { name, known: reader.bulk("known", 1, TRUST_KNOWN_BYTES_MAX)? }
+        }
+        ClientKind::TrustWrite => {
+            let bytes = usize::from(reader.u8("name length")?);
+            Request::TrustWrite {
+                name: reader.text("name", bytes)?,
+                files: reader.bulk("files", 1, TRUST_FILES_BYTES_MAX)?,
+            }
+        }
         ClientKind::PutOpen => {
             let file_bytes = reader.u64("file bytes")?;
             let metadata_offset = reader.u64("metadata offset")?;
@@ -205,6 +219,8 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::OnTheWay
         | ServerKind::Listing
         | ServerKind::StatusReply
+        | ServerKind::TrustFiles
+        | ServerKind::TrustWritten
         | ServerKind::PutDone
         | ServerKind::VolumeOpened
         | ServerKind::FileOpened
@@ -252,6 +268,13 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         ServerKind::OnTheWay => Reply::OnTheWay { stream: stream(reader)? },
         ServerKind::Listing => Reply::Listing { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
         ServerKind::StatusReply => Reply::Status { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
+        ServerKind::TrustFiles => {
+            let (codec, raw_bytes) = (reader.u8("codec")?, reader.u32("raw bytes")?);
+            let fits = raw_bytes as usize <= TRUST_FILES_BYTES_MAX;
+            reader.check(fits, "raw bytes", raw_bytes.into(), "at most 524288")?;
+            Reply::TrustFiles { codec, raw_bytes, bytes: reader.bulk("bytes", 1, TRUST_FILES_BYTES_MAX)? }
+        }
+        ServerKind::TrustWritten => Reply::TrustWritten,
         ServerKind::PutDone => Reply::PutDone { id: ImageId(reader.id("id")?) },
         ServerKind::VolumeOpened => {
             let (volume, id, block_bytes) = (image(reader)?, reader.u128("id")?, reader.u32("block bytes")?);

@@ -74,6 +74,12 @@ fn client_request(writer: Writer, ask: &Request) -> Frame {
             writer.u32(image.0).u128(token.0).u8(u8::from(*force)).pages(pages)
         }
         Request::List | Request::Status => writer,
+        Request::TrustRead { name, known } => {
+            return writer.u8(name.len() as u8).raw(name.as_bytes()).finish_with(known.clone());
+        }
+        Request::TrustWrite { name, files } => {
+            return writer.u8(name.len() as u8).raw(name.as_bytes()).finish_with(files.clone());
+        }
         Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
             writer.u64(*file_bytes).u64(*metadata_offset).u64(*metadata_bytes).u8(name.len() as u8).raw(name.as_bytes())
         }
@@ -130,6 +136,8 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
         Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
         Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),
         Reply::PutDone { id } => writer.raw(&id.0).finish(),
+        Reply::TrustFiles { codec, raw_bytes, bytes } => writer.u8(*codec).u32(*raw_bytes).finish_with(bytes.clone()),
+        Reply::TrustWritten => writer.finish(),
         Reply::VolumeOpened { volume, id, block_bytes, writable, nonce } => {
             writer.u32(volume.0).u128(*id).u32(*block_bytes).u8(u8::from(*writable)).u128(*nonce).finish()
         }

@@ -32,6 +32,8 @@ pub const FEATURE_PIECES: u64 = 256;
 pub const FEATURE_DECODED: u64 = 512;
 /// Feature bit 10: a PullBlock may be answered with its page alone. Devices state it.
 pub const FEATURE_LONE_PAGES: u64 = 1024;
+/// Feature bit 11: the server has signed names, and takes TrustRead and TrustWrite.
+pub const FEATURE_SIGNED_NAMES: u64 = 2048;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_VOLUMES
@@ -39,7 +41,8 @@ pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_START
     | FEATURE_PIECES
     | FEATURE_DECODED
-    | FEATURE_LONE_PAGES;
+    | FEATURE_LONE_PAGES
+    | FEATURE_SIGNED_NAMES;
 /// Those that a connection uses unless its owner says otherwise.
 pub const FEATURES_USUAL: u64 = FEATURES & !(FEATURE_START | FEATURE_LONE_PAGES);
 
@@ -90,6 +93,10 @@ pub const PROOF_BYTES_MAX: usize = 128 << 10;
 pub const PROOF_QUEUE_BYTES_MAX: usize = 256 << 10;
 /// Bytes of superblock or metadata in one Start; more takes several frames.
 pub const START_BYTES_MAX: usize = 128 << 10;
+/// Bytes of metadata files of signed names in one TrustFiles or TrustWrite, before compression.
+pub const TRUST_FILES_BYTES_MAX: usize = 512 << 10;
+/// Bytes by which a device says in TrustRead which of these files it has.
+pub const TRUST_KNOWN_BYTES_MAX: usize = 256;
 /// Pages in one Touch.
 pub const TOUCH_PAGES_MAX: usize = 1024;
 /// Pages in one Hint, as in one Touch; longer lists take several frames.
@@ -263,6 +270,10 @@ kinds! {
         List = 0x14,
         /// Asks for the server's counters.
         Status = 0x15,
+        /// Asks for what publishers have signed about a name.
+        TrustRead = 0x56,
+        /// Publishes what a publisher has signed.
+        TrustWrite = 0x57,
         /// First touches that needed no network.
         Touch = 0x20,
         /// An action has ended.
@@ -347,6 +358,10 @@ kinds! {
         Listing = 0xd5,
         /// Answers Status.
         StatusReply = 0xd6,
+        /// Answers TrustRead.
+        TrustFiles = 0xdc,
+        /// Answers TrustWrite.
+        TrustWritten = 0xdd,
         /// Begins a push stream.
         PushStart = 0xa0,
         /// Pages of a push stream.
@@ -399,7 +414,7 @@ impl ClientKind {
     pub const fn payload_bytes_max(self) -> usize {
         match self {
             ClientKind::Hello => HELLO_BYTES_MAX,
-            ClientKind::PutMeta | ClientKind::PutBlock | ClientKind::Commit => FRAME_BYTES_MAX,
+            ClientKind::PutMeta | ClientKind::PutBlock | ClientKind::Commit | ClientKind::TrustWrite => FRAME_BYTES_MAX,
             _ => SMALL_FRAME_BYTES_MAX,
         }
     }
@@ -420,6 +435,7 @@ impl ServerKind {
             | ServerKind::VolumePush
             | ServerKind::Listing
             | ServerKind::StatusReply
+            | ServerKind::TrustFiles
             | ServerKind::Entries
             | ServerKind::Blocks
             | ServerKind::Xattrs

@@ -10,7 +10,7 @@ use wire::{ErrorCode, ImageHandle, Reply, Request};
 use super::far::{self, By};
 use super::pushes::Pushes;
 use super::workers::Reading;
-use super::{Session, metadata, near};
+use super::{Session, metadata, near, signed};
 use crate::admin;
 use crate::budget::{Budget, Room};
 use crate::done::Done;
@@ -19,6 +19,7 @@ use crate::handles::HANDLES_MAX;
 use crate::name::Name;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
+use crate::shared::Shared;
 use crate::upload::Announced;
 
 impl Session {
@@ -35,18 +36,10 @@ impl Session {
                 self.pull_block(request, image, by, page, block, force)
             }
             Request::PullPages { image, token, pages, force } => self.pull_pages(request, image, token, pages, force),
-            Request::List => {
-                let shared = self.shared.clone();
-                let work = move || Ok(Reply::Listing { json: admin::listing(&shared)? });
-                self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
-                Ok(())
-            }
-            Request::Status => {
-                let shared = self.shared.clone();
-                let work = move || Ok(Reply::Status { json: admin::status(&shared)? });
-                self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
-                Ok(())
-            }
+            Request::List => tell(self, request, |shared| Ok(Reply::Listing { json: admin::listing(shared)? })),
+            Request::Status => tell(self, request, |shared| Ok(Reply::Status { json: admin::status(shared)? })),
+            Request::TrustRead { name, known } => signed::read(self, request, name, known),
+            Request::TrustWrite { name, files } => signed::write(self, request, name, files),
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
@@ -253,6 +246,17 @@ impl Session {
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
         self.pushes.as_ref()?.page_on_the_way(&self.wire, handle, page, answer_bytes)
     }
+}
+
+/// Answers with a document about the whole server.
+fn tell(
+    session: &mut Session,
+    request: RequestId,
+    document: impl FnOnce(&Shared) -> Result<Reply, Failure> + Send + 'static,
+) -> Result<(), Failure> {
+    let shared = session.shared.clone();
+    session.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, move || document(&shared));
+    Ok(())
 }
 
 /// The image that a request is about, if it is open.

@@ -8,6 +8,7 @@ use units::{Moment, RequestId};
 use crate::error::{Refused, WireError};
 use crate::format::{
     META_READ_BYTES_MAX, NAME_BYTES_MAX, NEED_RANGES_TOTAL_MAX, PUSH_PAGES_MAX, PUTS_MAX, REQUESTS_MAX,
+    TRUST_FILES_BYTES_MAX, TRUST_KNOWN_BYTES_MAX,
 };
 use crate::message::{BlockRange, Reply, Request};
 
@@ -210,6 +211,14 @@ fn check(ask: &Request) -> Result<(), Refused> {
             limit("metadata bytes of a put", *metadata_bytes, 0, file_bytes - metadata_offset)
         }
         Request::VolumeOpen { name } => limit("bytes of a name", name.len() as u64, 1, NAME_BYTES_MAX as u64),
+        Request::TrustRead { name, known } => {
+            limit("bytes of a name", name.len() as u64, 0, NAME_BYTES_MAX as u64)?;
+            limit("bytes of known files", known.len() as u64, 1, TRUST_KNOWN_BYTES_MAX as u64)
+        }
+        Request::TrustWrite { name, files } => {
+            limit("bytes of a name", name.len() as u64, 0, NAME_BYTES_MAX as u64)?;
+            limit("bytes of signed files", files.len() as u64, 1, TRUST_FILES_BYTES_MAX as u64)
+        }
         Request::Volume { ask, .. } => crate::volume::limits::check(ask),
         Request::PullBlock { .. } | Request::List | Request::Status => Ok(()),
     }

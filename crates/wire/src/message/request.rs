@@ -59,6 +59,22 @@ pub enum Request {
     List,
     /// Asks for the server's counters.
     Status,
+    /// Asks for what publishers have signed about a name: files of The Update Framework. Only if
+    /// both sides know [`crate::format::FEATURE_SIGNED_NAMES`]; a device that would use no other
+    /// server may send it before it knows.
+    TrustRead {
+        /// `name:tag`, at most 255 bytes; empty for the files that come before those of names.
+        name: String,
+        /// What the device has already, which this crate does not interpret.
+        known: Bytes,
+    },
+    /// Publishes what a publisher has signed, all of it or nothing.
+    TrustWrite {
+        /// The name that it is about; empty if it is about none.
+        name: String,
+        /// The files, which this crate does not interpret.
+        files: Bytes,
+    },
     /// Opens a volume. Only if both sides know [`crate::format::FEATURE_VOLUMES`]: a server without
     /// it takes the frame for a broken rule.
     VolumeOpen {
@@ -137,6 +153,8 @@ impl Request {
             (Request::PullBlock { force, .. } | Request::PullPages { force, .. }, Reply::OnTheWay { .. }) => !force,
             (Request::List, Reply::Listing { .. }) => true,
             (Request::Status, Reply::Status { .. }) => true,
+            (Request::TrustRead { .. }, Reply::TrustFiles { .. }) => true,
+            (Request::TrustWrite { .. }, Reply::TrustWritten) => true,
             (Request::PutOpen { .. }, Reply::PutDone { .. }) => true,
             (Request::VolumeOpen { .. }, Reply::VolumeOpened { .. }) => true,
             (Request::Volume { ask: VolumeAsk::PullBlocks { force, .. }, .. }, Reply::OnTheWay { .. }) => !force,
@@ -151,6 +169,8 @@ impl Request {
         match self {
             Request::Open { .. } => Request::Open { name: String::new() },
             Request::VolumeOpen { .. } => Request::VolumeOpen { name: String::new() },
+            Request::TrustRead { .. } => Request::TrustRead { name: String::new(), known: Bytes::new() },
+            Request::TrustWrite { .. } => Request::TrustWrite { name: String::new(), files: Bytes::new() },
             Request::PutOpen { file_bytes, metadata_offset, metadata_bytes, .. } => Request::PutOpen {
                 name: String::new(),
                 file_bytes: *file_bytes,
@@ -169,6 +189,9 @@ impl Request {
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Request::Open { name } | Request::VolumeOpen { name } | Request::PutOpen { name, .. } => name.len(),
+            Request::TrustRead { name, known: bytes } | Request::TrustWrite { name, files: bytes } => {
+                name.len() + bytes.len()
+            }
             Request::PullPages { pages, .. } => size_of_val(pages.as_slice()),
             Request::Volume { ask, .. } => ask.memory_bytes(),
             Request::MetaRead { .. } | Request::PullBlock { .. } | Request::List | Request::Status => 0,
@@ -184,6 +207,8 @@ impl Request {
             Request::PullPages { .. } => ClientKind::PullPages,
             Request::List => ClientKind::List,
             Request::Status => ClientKind::Status,
+            Request::TrustRead { .. } => ClientKind::TrustRead,
+            Request::TrustWrite { .. } => ClientKind::TrustWrite,
             Request::PutOpen { .. } => ClientKind::PutOpen,
             Request::VolumeOpen { .. } => ClientKind::VolumeOpen,
             Request::Volume { ask, .. } => volume::ask_kind(ask),
@@ -261,6 +286,17 @@ pub enum Reply {
         /// A JSON document.
         json: Bytes,
     },
+    /// Answers `TrustRead`.
+    TrustFiles {
+        /// How `bytes` is encoded; the number of the codec, which this crate does not interpret.
+        codec: u8,
+        /// Bytes before compression.
+        raw_bytes: u32,
+        /// The files, which this crate does not interpret.
+        bytes: Bytes,
+    },
+    /// Answers `TrustWrite`: the files are durable, and what the next reader gets.
+    TrustWritten,
     /// Answers `VolumeOpen`.
     VolumeOpened {
         /// The number of the volume on this connection.
@@ -308,6 +344,8 @@ impl Reply {
             Reply::Listing { .. } => ServerKind::Listing,
             Reply::Status { .. } => ServerKind::StatusReply,
             Reply::PutDone { .. } => ServerKind::PutDone,
+            Reply::TrustFiles { .. } => ServerKind::TrustFiles,
+            Reply::TrustWritten => ServerKind::TrustWritten,
             Reply::Error { .. } => ServerKind::Error,
             Reply::VolumeOpened { .. } => ServerKind::VolumeOpened,
             Reply::Volume(reply) => volume::reply_kind(reply),

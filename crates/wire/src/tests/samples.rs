@@ -6,7 +6,9 @@ use bytes::Bytes;
 use units::{ActionId, BlockId, ImageId, InodeId, PageId, RequestId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
 
 use crate::coding::Frame;
-use crate::format::{FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, TOUCH_PAGES_MAX};
+use crate::format::{
+    FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, TOUCH_PAGES_MAX, TRUST_FILES_BYTES_MAX, TRUST_KNOWN_BYTES_MAX,
+};
 use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
@@ -109,8 +111,10 @@ impl Samples {
     }
 
     pub fn request(&mut self) -> Request {
-        match self.below(10) {
-            7.. => self.volume_request(),
+        match self.below(12) {
+            9.. => self.volume_request(),
+            8 => Request::TrustRead { name: self.text(0, 255), known: self.bytes(1, TRUST_KNOWN_BYTES_MAX as u64) },
+            7 => Request::TrustWrite { name: self.text(0, 255), files: self.bytes(1, 300) },
             0 => Request::Open { name: self.text(1, 255) },
             1 => Request::MetaRead {
                 image: self.image(),
@@ -142,8 +146,13 @@ impl Samples {
     }
 
     pub fn reply(&mut self) -> Reply {
-        match self.below(14) {
-            10.. => self.volume_reply(),
+        match self.below(16) {
+            12.. => self.volume_reply(),
+            11 => Reply::TrustWritten,
+            10 => {
+                let (codec, raw_bytes) = (self.number() as u8, self.below(TRUST_FILES_BYTES_MAX as u64) as u32);
+                Reply::TrustFiles { codec, raw_bytes, bytes: self.bytes(1, 300) }
+            }
             9 => Reply::Decoded { block: BlockId(self.u32()), bytes: self.bytes(1, 300) },
             0 => Reply::Opened {
                 image: self.image(),

@@ -1,0 +1,176 @@
+//! Signed names in the store: the files of The Update Framework beside the tags.
+//!
+//! The files lie under `trust/`, named as a repository with consistent snapshots names them, so a
+//! copy of the folder on a web server serves other clients of the framework, too. This server keeps
+//! no secret for them and is not trusted with anything: devices check what they get. It checks what
+//! publishers write all the same, as a device would that has seen the files before, so that nobody
+//! can publish what all devices refuse.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use codec::Codec;
+use store::{Store, StoreError};
+use trust::repository::{collect, file_name, listed_version, version_of};
+use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
+use wire::format::TRUST_FILES_BYTES_MAX;
+use wire::{ErrorCode, Reply};
+
+use crate::error::Failure;
+use crate::name::Name;
+
+/// Answers are 1 to 3 KiB, so the best level takes less than a millisecond.
+const ZSTD_LEVEL: i32 = 19;
+
+/// Roots that a store may have: one a week for forty years.
+const ROOTS_MAX: u64 = 2048;
+
+/// The signed names of a store.
+pub(crate) struct SignedNames {
+    store: Arc<dyn Store>,
+    /// Nobody reads while a publisher's files are checked and written: new keys and what they
+    /// signed come together.
+    writing: RwLock<()>,
+}
+
+impl SignedNames {
+    pub fn new(store: Arc<dyn Store>) -> SignedNames {
+        SignedNames { store, writing: RwLock::new(()) }
+    }
+
+    /// The files that a device lacks to check what a name stands for; without a name, those that
+    /// come before names. Blocks.
+    pub fn read(&self, name: &str, known: &[u8]) -> Result<Reply, Failure> {
+        let name = parse(name)?;
+        let known = Known::decode(known).map_err(|error| Failure::bad_request(error.to_string()))?;
+        let _reading = self.writing.read().unwrap_or_else(PoisonError::into_inner);
+        let mut files = collect(name.as_deref().unwrap_or_default(), &known, |file| self.get(file))?;
+        files.omit(&known);
+        let raw = files.encode().map_err(|error| Failure::new(ErrorCode::TooLarge, error.to_string()))?;
+        let raw_bytes = raw.len() as u32;
+        let mut packed = Vec::new();
+        let is_smaller = codec::encode(Codec::Zstd, ZSTD_LEVEL, &raw, &mut packed).is_ok() && packed.len() < raw.len();
+        let (codec, bytes) = if is_smaller { (Codec::Zstd, packed) } else { (Codec::Stored, raw) };
+        Ok(Reply::TrustFiles { codec: codec as u8, raw_bytes, bytes: Bytes::from(bytes) })
+    }
+
+    /// Keeps what a publisher has signed, if it follows what is there. With a name, files of
+    /// delegated roles on the way to it are among them; without, others are not touched. Blocks.
+    pub fn write(&self, name: &str, files: &[u8]) -> Result<(), Failure> {
+        let name = parse(name)?;
+        let mut new = Stapled::decode(files).map_err(|error| Failure::bad_request(error.to_string()))?;
+        let roots = new.clone();
+        let _writing = self.writing.write().unwrap_or_else(PoisonError::into_inner);
+        let Present { mut verifier, roots_stored, files: present } = self.present(&new)?;
+        new.drop_roots_until(verifier.root_version());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| UnixTime(since.as_secs() as i64)).ok();
+        let checked = match &name {
+            None => verifier.verify_files(&new, now),
+            Some(name) => verifier.verify(&new, name, now).map(drop),
+        };
+        match checked {
+            // As when the name is taken away. Every role that could have it was read and checked.
+            Err(refusal) if refusal.kind() == Kind::NotFound => {}
+            checked => checked.map_err(refused)?,
+        }
+        for root in roots.roots() {
+            let version = version_of("root", root).unwrap_or(0);
+            if version > roots_stored {
+                self.put(&file_name("root", version), root, None)?;
+            }
+        }
+        let is_checked = |role: &str| name.is_some() || ["snapshot", "targets"].contains(&role);
+        for (role, file) in new.files().filter(|(role, _)| *role != "timestamp" && is_checked(role)) {
+            let listed = present.file("snapshot").and_then(|snapshot| listed_version(snapshot, role));
+            let version = version_of(role, file).unwrap_or(0);
+            self.put(&file_name(role, version), file, listed.filter(|listed| *listed == version))?;
+        }
+        // Until here everybody reads the files of before.
+        let timestamp = new.file("timestamp");
+        timestamp.map_or(Ok(()), |file| Ok(self.store.put_atomic(&key("timestamp.json"), file)?))
+    }
+
+    /// A device that has seen what is in the store.
+    fn present(&self, new: &Stapled) -> Result<Present, Failure> {
+        let (mut newest, mut roots_stored) = (None, 0);
+        for version in 1..=ROOTS_MAX {
+            let Some(root) = self.get(&file_name("root", version))? else { break };
+            (newest, roots_stored) = (Some(root), version);
+        }
+        let Some(root) = newest else {
+            let first = new.roots().first();
+            let first = first.filter(|root| version_of("root", root) == Some(1));
+            let none = "this server has no signed names yet, and the first root does not come with these";
+            let first = first.ok_or_else(|| Failure::new(ErrorCode::Conflict, none))?;
+            let verifier = Verifier::new(first).map_err(refused)?;
+            return Ok(Present { verifier, roots_stored: 0, files: Stapled::default() });
+        };
+        let damaged = |refusal: Refusal| Failure::corrupt(format!("the signed names of the store: {refusal}"));
+        let mut verifier = Verifier::new(&root).map_err(damaged)?;
+        let files = collect("", &Known::of_root(roots_stored), |file| self.get(file))?;
+        // Rotated keys may have signed nothing yet, if a write did not get to its end.
+        if files.file("timestamp").is_some()
+            && let Err(refusal) = verifier.verify_files(&files, None)
+            && refusal.kind() != Kind::Signature
+        {
+            // Without a clock: that they have expired is no fault of what follows.
+            return Err(damaged(refusal));
+        }
+        Ok(Present { verifier, roots_stored, files })
+    }
+
+    fn get(&self, file: &str) -> Result<Option<Vec<u8>>, Failure> {
+        match self.store.get(&key(file), TRUST_FILES_BYTES_MAX as u64) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a file with a version. One that is listed never changes; another one is left over
+    /// from a write that did not get to the timestamp, and nobody has seen it.
+    fn put(&self, file: &str, bytes: &[u8], listed: Option<u64>) -> Result<(), Failure> {
+        match self.get(file)? {
+            Some(other) if other == bytes => Ok(()),
+            Some(_) if listed.is_some() => {
+                let text = format!("{file} is published with other contents; somebody else was quicker: try again");
+                Err(Failure::new(ErrorCode::Conflict, text))
+            }
+            _ => Ok(self.store.put_atomic(&key(file), bytes)?),
+        }
+    }
+}
+
+/// What is in the store.
+struct Present {
+    /// A device that has seen it.
+    verifier: Verifier,
+    /// Version of the newest root; 0 if there is none.
+    roots_stored: u64,
+    files: Stapled,
+}
+
+/// A name and its tag; `None` for an empty one.
+fn parse(name: &str) -> Result<Option<String>, Failure> {
+    match name {
+        "" => Ok(None),
+        name => match Name::parse(name).map_err(Failure::bad_request)? {
+            Name::Id(_) => Err(Failure::bad_request("an image id needs no signature")),
+            name => Ok(Some(name.to_string())),
+        },
+    }
+}
+
+fn key(file: &str) -> String {
+    format!("trust/{file}")
+}
+
+/// What a publisher is told.
+fn refused(refusal: Refusal) -> Failure {
+    let (code, next) = match refusal.kind() {
+        Kind::Rollback | Kind::Forked => (ErrorCode::Conflict, "; somebody else has published meanwhile: try again"),
+        _ => (ErrorCode::Forbidden, "; devices would refuse it, so it is not published"),
+    };
+    Failure::new(code, format!("{refusal}{next}"))
+}
