@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use connection::{Clock, Connection, ConnectionError, Dialer, Server, Trust};
+use trust::{Known, Stapled};
+use wire::format::FEATURE_SIGNED_NAMES;
 use wire::{ClientConfig, Reply, Request};
 
 use crate::error::ClientError;
+use crate::signed;
 
 /// The images a server publishes, as the JSON document it sends.
 ///
@@ -23,15 +26,59 @@ pub fn status(server: &Server, trust: &Trust, time: Duration) -> Result<String, 
     ask(server, trust, Request::Status, time)
 }
 
+/// The files of signed names of a server that speak of `name`; with an empty name, those that come
+/// before names. Nothing in them is verified.
+///
+/// # Errors
+/// As [`list`]; the server has no signed names.
+pub fn read_signed(
+    server: &Server,
+    trust: &Trust,
+    name: &str,
+    known: &Known,
+    time: Duration,
+) -> Result<Stapled, ClientError> {
+    let request = Request::TrustRead { name: name.into(), known: known.encode().into() };
+    match exchange(server, trust, request, time)? {
+        Reply::TrustFiles { codec, raw_bytes, bytes } => {
+            let what = "files of signed names";
+            signed::unpack(codec, raw_bytes, &bytes).ok_or_else(|| ClientError::Contradiction {
+                server: server.clone(),
+                what: "answer",
+                expected: what.into(),
+                found: "other bytes".into(),
+            })
+        }
+        _ => Err(no_answer(server, time)),
+    }
+}
+
+/// Publishes files of signed names.
+///
+/// # Errors
+/// As [`read_signed`]; the server refuses them.
+pub fn write_signed(
+    server: &Server,
+    trust: &Trust,
+    name: &str,
+    files: &Stapled,
+    time: Duration,
+) -> Result<(), ClientError> {
+    let too_many = |error: trust::CodingError| ClientError::Contradiction {
+        server: server.clone(),
+        what: "files of signed names",
+        expected: "what one message holds".into(),
+        found: error.to_string(),
+    };
+    let files = files.encode().map_err(too_many)?.into();
+    match exchange(server, trust, Request::TrustWrite { name: name.into(), files }, time)? {
+        Reply::TrustWritten => Ok(()),
+        _ => Err(no_answer(server, time)),
+    }
+}
+
 fn ask(server: &Server, trust: &Trust, request: Request, time: Duration) -> Result<String, ClientError> {
-    let clock = Clock::start();
-    // No push: nothing is opened here.
-    let config = ClientConfig { push_bytes_max: 0, hello_deadline: time, ..ClientConfig::default() };
-    let mut connection = Connection::connect(&Dialer::new(server, trust)?, config, clock, time)?;
-    let until = clock.now().after(time);
-    let request = connection.machine.request_until(clock.now(), request, until);
-    let request = request.map_err(|why| connection.refused(why))?;
-    match connection.answer(request, until)? {
+    match exchange(server, trust, request, time)? {
         Reply::Listing { json } | Reply::Status { json } => {
             let not_text = |_| ClientError::Contradiction {
                 server: server.clone(),
@@ -41,7 +88,30 @@ fn ask(server: &Server, trust: &Trust, request: Request, time: Duration) -> Resu
             };
             String::from_utf8(json.into()).map_err(not_text)
         }
-        // The state machine lets no other answer through.
-        _ => Err(ConnectionError::NoAnswer { server: server.clone(), waited: time }.into()),
+        _ => Err(no_answer(server, time)),
     }
+}
+
+fn no_answer(server: &Server, waited: Duration) -> ClientError {
+    ConnectionError::NoAnswer { server: server.clone(), waited }.into()
+}
+
+/// One request on a connection of its own.
+fn exchange(server: &Server, trust: &Trust, request: Request, time: Duration) -> Result<Reply, ClientError> {
+    let clock = Clock::start();
+    // No push: nothing is opened here.
+    let config = ClientConfig { push_bytes_max: 0, hello_deadline: time, ..ClientConfig::default() };
+    let mut connection = Connection::connect(&Dialer::new(server, trust)?, config, clock, time)?;
+    let until = clock.now().after(time);
+    let needs_names = matches!(request, Request::TrustRead { .. } | Request::TrustWrite { .. });
+    // An older server would take the request for a broken rule.
+    while needs_names && connection.machine.hello().is_none() {
+        connection.event(until)?;
+    }
+    if needs_names && connection.machine.hello().is_some_and(|hello| hello.features & FEATURE_SIGNED_NAMES == 0) {
+        return Err(ClientError::Unsigned { server: server.to_string() });
+    }
+    let request = connection.machine.request_until(clock.now(), request, until);
+    let request = request.map_err(|why| connection.refused(why))?;
+    Ok(connection.answer(request, until)?)
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use connection::Waiting;
 
+use crate::signed::SignedNames;
+
 /// Connections at most; more than one per core brings nothing, and a device has few cores.
 pub const CONNECTIONS_MAX: usize = 8;
 
@@ -29,6 +31,15 @@ pub struct Ablation {
     pub allocated_pages: bool,
 }
 
+/// Pushed pages that the daemon keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Bytes of sentinels, and of pages the kernel could not take.
+    pub common_bytes: usize,
+    /// Bytes of pages of audit runs.
+    pub audit_bytes: usize,
+}
+
 /// Settings of a session.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -46,10 +57,8 @@ pub struct Config {
     /// touch of its pages is seen, so this is what makes a run exact that the server learns from.
     /// Unused for local files.
     pub stored_bytes: usize,
-    /// Bytes of sentinels, and of pages the kernel could not take, kept.
-    pub held_bytes: usize,
-    /// Bytes of pages kept for audit runs.
-    pub audit_bytes: usize,
+    /// What is kept of pushed pages.
+    pub holding: Holding,
     /// Whether untouched pages of a block that leaves the cache are stored into the page cache.
     /// Their use is invisible afterwards, so a device that is to teach the server may prefer
     /// `false`.
@@ -69,6 +78,8 @@ pub struct Config {
     pub upload_deadline: Duration,
     /// Parts of the I/O path to leave out, for measurements.
     pub ablation: Ablation,
+    /// Which servers sign their names, and whom to trust for them.
+    pub signed: SignedNames,
     /// Limits of the image reader; they also bound the metadata that is fetched before anything can
     /// be verified.
     pub limits: image::Limits,
@@ -83,14 +94,14 @@ impl Default for Config {
             readahead_blocks: 8,
             cache_bytes: 256 << 10,
             stored_bytes: 4 << 20,
-            held_bytes: 1 << 20,
-            audit_bytes: 3 << 20,
+            holding: Holding { common_bytes: 1 << 20, audit_bytes: 3 << 20 },
             store_evicted: true,
             near_round_trip: Duration::from_millis(2),
             connection: connection::Config::default(),
             whole_metadata_bytes: 1 << 20,
             upload_deadline: wire::format::PUT_DEADLINE,
             ablation: Ablation::default(),
+            signed: SignedNames::default(),
             limits: image::Limits::default(),
         }
     }

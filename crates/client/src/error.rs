@@ -101,6 +101,46 @@ pub enum ClientError {
         /// Id in the server's confirmation.
         found: ImageId,
     },
+    /// What the server says of a name is not what its publisher has signed.
+    #[error("{name} is refused: {refusal}{}", what_next(refusal))]
+    Refused {
+        /// The name.
+        name: String,
+        /// Why.
+        refusal: trust::Refusal,
+    },
+    /// The names of the server must be signed, and it has no signed names.
+    #[error(
+        "{server}: its names must be signed, and it has no signed names\nhint: `runnel trust` signs them, on a server of \
+         this version or later"
+    )]
+    Unsigned {
+        /// The server.
+        server: String,
+    },
+    /// The root file that is to be trusted is none.
+    #[error("{}: this is no root file to trust: {refusal}", path.display())]
+    BadRoot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        refusal: trust::Refusal,
+    },
+    /// There is no folder for what the device has seen.
+    #[error(
+        "{server}: its names must be signed, and there is no folder to remember what was seen of them\nhint: set \
+         XDG_STATE_HOME or HOME, or `state` in /etc/runnel/config.toml"
+    )]
+    NoMemory {
+        /// The server.
+        server: Server,
+    },
+    /// A version was pinned before the names of its server had to be signed.
+    #[error("{name} is pinned at a version that this device has not seen signed\nhint: `runnel pin {name}` again")]
+    UnverifiedPin {
+        /// The name.
+        name: String,
+    },
     /// A web server does not serve the file in the way that is needed.
     #[error("{file}: {reason}")]
     Http {
@@ -147,6 +187,22 @@ pub enum ReadError {
     /// image's.
     #[error("the bytes cannot be read")]
     Io,
+}
+
+/// What to do about a name that is refused.
+fn what_next(refusal: &trust::Refusal) -> &'static str {
+    match refusal.kind() {
+        trust::Kind::Freeze | trust::Kind::Expired => {
+            "\nhint: see that this device's clock is right; else the publisher must sign anew: `runnel trust refresh`"
+        }
+        trust::Kind::Missing => {
+            "\nhint: `runnel trust show` tells what the server has; `runnel push --sign` signs names"
+        }
+        trust::Kind::Rollback | trust::Kind::Forked | trust::Kind::Mixed | trust::Kind::Signature => {
+            "\nhint: do not use this server before its publisher has looked at it: `runnel trust show`"
+        }
+        _ => "",
+    }
 }
 
 /// The image that the name of a [`ClientError::StaleImage`] stands for now.

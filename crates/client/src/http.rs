@@ -78,6 +78,9 @@ struct Start {
 }
 
 pub(crate) fn open(file: &HttpFile, config: Config, cache: Option<&Arc<Cache>>) -> Result<Arc<Session>, ClientError> {
+    if config.signed.anchor(&file.server).is_some() {
+        return Err(ClientError::Unsigned { server: file.to_string() });
+    }
     // A web server knows no pages, and pushes nothing.
     let mut config = Config { granularity: Granularity::Block, ..config };
     config.connection.push = false;

@@ -19,6 +19,7 @@
 mod ablation;
 pub mod admin;
 mod allocator;
+mod ask;
 mod block_cache;
 mod cached;
 mod command;
@@ -40,6 +41,7 @@ mod remote;
 mod schedule;
 mod session;
 mod shared;
+mod signed;
 mod sink;
 mod slab;
 mod storer;
@@ -49,11 +51,13 @@ pub mod upload;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Ablation, CONNECTIONS_MAX, Config, Granularity};
+pub use config::{Ablation, CONNECTIONS_MAX, Config, Granularity, Holding};
 pub use counters::Counters;
 pub use error::{ClientError, ReadError};
 pub use local::blocks::{BlockFailure, FileBlocks, NearBlock};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
 pub use session::{HINT_PAGES_MAX, Session};
+pub use signed::SignedNames;
 pub use sink::{Done, PageSink, StoreOutcome};
+pub use trust::{Kind, Refusal};

@@ -18,16 +18,16 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cache::Cache;
 use connection::{
     Clock, Connection, ConnectionError, Dialer, Driver, ImageName, Remote, Waker, answer_time, random_number, spawn,
 };
 use image::{Metadata, Superblock};
-use units::{ImageId, Moment, RequestId};
+use units::{Moment, RequestId};
 use wire::format::{FEATURE_PROOFS, FEATURE_START};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
+use crate::ask::{Begun, Opened, open_image};
 use crate::cached::{CachedStart, ImageCache, Name, keep, load_proofs};
 use crate::command::Failure;
 use crate::config::{Config, Granularity};
@@ -39,6 +39,7 @@ use crate::link::FirstAnswers;
 use crate::pin::{InForce, in_force};
 use crate::session::Session;
 use crate::shared::ConnectionHandle;
+use crate::signed::Opening;
 use crate::tell::Teller;
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
@@ -53,29 +54,6 @@ const HEAD_BYTES_MIN: u64 = 64 << 10;
 
 /// Pieces under way together; the server bounds what it queues for one connection in the same way.
 const PIECES_MAX: usize = 16;
-
-/// The server's answer to Open.
-pub(crate) struct Opened {
-    pub image: ImageHandle,
-    pub id: ImageId,
-    pub file_bytes: u64,
-    pub region: Range<u64>,
-}
-
-/// What came before the answer to Open, and when.
-#[derive(Default)]
-pub(crate) struct Begun {
-    /// When the server said hello.
-    ready: Option<Moment>,
-    /// When the first part came, and how much had been received by then.
-    first: Option<(Moment, u64)>,
-    /// The image of the first part.
-    image: Option<ImageHandle>,
-    /// The superblock, and the metadata as far as it came in order.
-    bytes: Vec<u8>,
-    /// Where the metadata lies in the file, as its first part says.
-    metadata_offset: u64,
-}
 
 /// Fetches the start of an image. Offsets are those of [`Fetched::bytes`].
 pub(crate) struct Fetcher<'a> {
@@ -102,10 +80,16 @@ pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) 
     let clock = Clock::start();
     let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
+    let opening = Opening::begin(&config.signed, remote)?;
     let pinned = cache.and_then(|cache| in_force(cache, remote));
     let mut by_id = remote.clone();
     if let Some((pinned, cache)) = pinned.as_ref().zip(cache) {
         tell_newer(remote, pinned);
+        if let Some(opening) = &opening
+            && !opening.has_accepted(pinned.id)?
+        {
+            return Err(ClientError::UnverifiedPin { name: opening.title() });
+        }
         let known = CachedStart::of(cache, pinned.id, &config.limits);
         if let Some(metadata) = known.and_then(|known| known.metadata(&config.limits)) {
             return run(Start::alone(metadata), config, (clock, device), dialer, Some(cache));
@@ -124,7 +108,15 @@ pub(crate) fn open(remote: &Remote, config: Config, cache: Option<&Arc<Cache>>) 
         Err(away) => Err(away.into()),
     };
     let start = match start {
-        Err(ClientError::Connection(away)) if !is_no(&away) => without_server(known, &config, away)?,
+        Err(ClientError::Connection(away)) if !is_no(&away) => {
+            let signed = opening.as_ref().filter(|_| pinned.is_none()).zip(cache);
+            if let Some((opening, cache)) = signed {
+                // The newest that this device has seen signed, whatever the server said last.
+                let id = opening.without_server().map(|found| found.image);
+                known = id.ok().and_then(|id| CachedStart::of(cache, id, &config.limits));
+            }
+            without_server(known, &config, away)?
+        }
         start => start?,
     };
     run(start, config, (clock, device), dialer, cache)
@@ -239,91 +231,6 @@ fn run(
         spawn("runnel-connect", move || driver.run(ready))?;
     }
     Ok(session)
-}
-
-pub(crate) fn open_image(
-    connection: &mut Connection,
-    remote: &Remote,
-    config: &Config,
-    clock: Clock,
-    begun: &mut Begun,
-) -> Result<Opened, ClientError> {
-    let waited = config.connection.open_deadline;
-    let silent = || ConnectionError::NoAnswer { server: remote.server.clone(), waited };
-    let server = || remote.server.clone();
-    let until = clock.now().after(waited);
-    let ask = Request::Open { name: remote.image.to_string() };
-    let request = connection.machine.request_until(clock.now(), ask, until).map_err(|why| connection.refused(why))?;
-    let max = SUPERBLOCK_BYTES.saturating_add(config.limits.metadata_bytes_max);
-    let reply = loop {
-        match connection.event(until)? {
-            ClientEvent::Ready(_) => begun.ready = Some(clock.now()),
-            ClientEvent::Start { image, offset, bytes } => {
-                let received = connection.machine.traffic().bytes_received;
-                begun.take((image, offset, bytes), max, (clock.now(), received));
-            }
-            ClientEvent::Reply { request: found, reply } if found == request => break connection.accept(reply)?,
-            ClientEvent::Expired { request: found } if found == request => return Err(silent().into()),
-            _ => {}
-        }
-    };
-    let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = reply else {
-        // The state machine lets no other answer through.
-        return Err(silent().into());
-    };
-    if let ImageName::Id(expected) = remote.image
-        && id != expected
-    {
-        return Err(ClientError::StaleImage { server: server(), expected, found: Some(id) });
-    }
-    let max = config.limits.metadata_bytes_max;
-    if metadata_bytes > max {
-        return Err(ClientError::MetadataTooLarge { server: server(), found: metadata_bytes, max });
-    }
-    let end = metadata_offset.checked_add(metadata_bytes).filter(|end| *end <= file_bytes);
-    let Some(end) = end.filter(|_| metadata_offset >= SUPERBLOCK_BYTES) else {
-        return Err(ClientError::Contradiction {
-            server: server(),
-            what: "place of the metadata",
-            expected: format!("within {SUPERBLOCK_BYTES}..{file_bytes}"),
-            found: format!("{metadata_bytes} bytes at {metadata_offset}"),
-        });
-    };
-    Ok(Opened { image, id, file_bytes, region: metadata_offset..end })
-}
-
-impl Begun {
-    /// Takes a part if it follows those before it and they make no more than `max` together. What
-    /// is not taken is asked for later, so nothing is kept that may not be needed.
-    fn take(&mut self, (image, offset, bytes): (ImageHandle, u64, Bytes), max: u64, now: (Moment, u64)) {
-        self.first.get_or_insert(now);
-        let is_same = *self.image.get_or_insert(image) == image;
-        let (have, more) = (self.bytes.len() as u64, bytes.len() as u64);
-        if have == SUPERBLOCK_BYTES {
-            self.metadata_offset = offset;
-        }
-        let follows = match have {
-            0 => offset == 0 && more <= SUPERBLOCK_BYTES,
-            _ => offset.checked_sub(self.metadata_offset) == Some(have - SUPERBLOCK_BYTES),
-        };
-        if is_same && follows && have + more <= max {
-            self.bytes.extend_from_slice(&bytes);
-            // Zeros that end the superblock are left out.
-            self.bytes.resize(self.bytes.len().max(SUPERBLOCK_BYTES as usize), 0);
-        }
-    }
-
-    /// What came of the image that was opened.
-    fn assemble(self, opened: &Opened) -> Fetched {
-        let (region, mut bytes) = (opened.region.clone(), self.bytes);
-        let most = match (self.image == Some(opened.image), self.metadata_offset == region.start) {
-            (false, _) => 0,
-            (true, false) => SUPERBLOCK_BYTES,
-            (true, true) => SUPERBLOCK_BYTES + (region.end - region.start),
-        };
-        bytes.truncate(most as usize);
-        Fetched { bytes, region, file_bytes: opened.file_bytes }
-    }
 }
 
 /// Fetches what a mount needs to begin, as far as it is not here. The superblock and the region's
@@ -453,34 +360,4 @@ fn head_bytes(whole: u64) -> u64 {
 /// Pieces end at the superblock's end and every [`PIECE_BYTES`] after it.
 fn piece_end(start: u64, end: u64) -> u64 {
     if start < SUPERBLOCK_BYTES { SUPERBLOCK_BYTES } else { end.min(start + PIECE_BYTES) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IMAGE: ImageHandle = ImageHandle(5);
-
-    fn take(begun: &mut Begun, offset: u64, bytes: u64) {
-        begun.take((IMAGE, offset, vec![offset as u8; bytes as usize].into()), 10_000, (Moment(0), 0));
-    }
-
-    #[test]
-    fn regress_many_small_parts_take_no_more_memory_than_their_bytes() {
-        let mut begun = Begun::default();
-        take(&mut begun, 0, SUPERBLOCK_BYTES + 1);
-        take(&mut begun, 8000, 1);
-        assert!(begun.bytes.is_empty(), "no superblock");
-        take(&mut begun, 0, SUPERBLOCK_BYTES - 1);
-        assert_eq!(begun.bytes.len() as u64, SUPERBLOCK_BYTES, "without the zero that ends it");
-        (0..1000).for_each(|_| take(&mut begun, 8000, 1));
-        assert_eq!(begun.bytes.len() as u64, SUPERBLOCK_BYTES + 1, "the same part again");
-        (8001..30_000).for_each(|offset| take(&mut begun, offset, 1));
-        assert_eq!(begun.bytes.len(), 10_000);
-        take(&mut begun, u64::MAX, 1);
-        let opened = Opened { image: IMAGE, id: ImageId([1; 32]), file_bytes: 50_000, region: 8000..9000 };
-        let fetched = begun.assemble(&opened);
-        assert_eq!(fetched.bytes.len() as u64, SUPERBLOCK_BYTES + 1000);
-        assert_eq!(fetched.bytes[4096..4099], [8000u64 as u8, 8001u64 as u8, 8002u64 as u8]);
-    }
 }

@@ -11,10 +11,11 @@ use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use super::pinned::PinnedImage;
 use super::{Change, News, Overall, PinError, Progress};
+use crate::ask::{Begun, Opened, open_image};
 use crate::cached::{CachedStart, Untold, metadata_parts};
 use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
-use crate::remote::{Begun, Fetcher, Opened, PIECE_BYTES, check_promise, open_image};
+use crate::remote::{Fetcher, PIECE_BYTES, check_promise};
 use crate::tell::{quiet, run_bytes, send_run};
 
 /// Bytes of blocks under way together: enough for a far link that is not thin.

@@ -44,7 +44,7 @@ impl Pushes {
             pool,
             streams: HashMap::new(),
             arriving: Tally::default(),
-            holding: HoldingArea::new(config.held_bytes, config.audit_bytes),
+            holding: HoldingArea::new(config.holding.common_bytes, config.holding.audit_bytes),
             counters: PushCounters::default(),
         }
     }

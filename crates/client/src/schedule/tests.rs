@@ -411,8 +411,7 @@ fn small_config(seed: u64) -> Config {
         granularity: [Granularity::Block, Granularity::Page, Granularity::Auto][(seed % 3) as usize],
         cache_bytes: 128 << 10,
         stored_bytes: if seed.is_multiple_of(2) { 192 << 10 } else { 0 },
-        held_bytes: 16 << 10,
-        audit_bytes: 32 << 10,
+        holding: crate::config::Holding { common_bytes: 16 << 10, audit_bytes: 32 << 10 },
         readahead_blocks: 4,
         ..Config::default()
     }

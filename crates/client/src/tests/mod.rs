@@ -18,6 +18,7 @@ mod pin;
 mod proofs;
 mod push;
 mod real_server;
+mod signed;
 mod start;
 #[cfg(feature = "tls")]
 mod tls;

@@ -262,7 +262,7 @@ fn an_audit_run_sees_every_first_touch_in_order() {
 
 #[test]
 fn an_audit_reports_the_pages_it_had_no_room_to_watch_as_touched_in_the_order_of_the_push() {
-    let rig = Rig::with(Config { audit_bytes: 3 * 4096, ..plain() });
+    let rig = Rig::with(Config { holding: crate::Holding { audit_bytes: 3 * 4096, ..plain().holding }, ..plain() });
     let stream = rig.start(true);
     let pages: Vec<PageId> = [9, 3, 20, 7, 40, 8, 1].map(|index| rig.page(index)).to_vec();
     rig.server.push(0, stream, 0, &pages, |_| ());
