@@ -4,8 +4,15 @@
 //! [cache]
 //! folder = "/var/cache/runnel"   # or "none"
 //! size = "64M"
+//!
+//! [servers."fleet.example.com"]            # or "host:port"
+//! trust = "/etc/runnel/root.json"          # its names must be signed
+//!
+//! [trust]
+//! state = "/var/lib/runnel/trust"          # what was seen of signed names
 //! ```
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +36,10 @@ pub struct DeviceConfig {
     pub cache_folder: Option<PathBuf>,
     /// Its limit, in bytes.
     pub cache_bytes: Option<u64>,
+    /// Servers whose names must be signed, and the root file of each.
+    pub trusted: Vec<(String, PathBuf)>,
+    /// The folder for what was seen of signed names.
+    pub trust_state: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -36,6 +47,22 @@ pub struct DeviceConfig {
 struct RawFile {
     #[serde(default)]
     cache: RawCache,
+    #[serde(default)]
+    servers: BTreeMap<String, RawServer>,
+    #[serde(default)]
+    trust: RawTrust,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawServer {
+    trust: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTrust {
+    state: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -92,7 +119,24 @@ impl DeviceConfig {
             let at = text.span().start;
             size(text.as_ref()).map_err(|problem| fault(file, line(at), &format!("cache.size: {problem}")))
         });
-        Ok(DeviceConfig { cache_folder: folder.map(Spanned::into_inner), cache_bytes: cache_bytes.transpose()? })
+        let absolute = |what: &str, path: Spanned<PathBuf>| {
+            let at = path.span().start;
+            let path = path.into_inner();
+            let problem = || fault(file, line(at), &format!("{what} is {path:?}, which is no absolute path"));
+            if path.is_absolute() { Ok(path) } else { Err(problem()) }
+        };
+        let mut trusted = Vec::new();
+        for (server, raw) in raw.servers {
+            if let Some(path) = raw.trust {
+                trusted.push((server, absolute("trust", path)?));
+            }
+        }
+        Ok(DeviceConfig {
+            cache_folder: folder.map(Spanned::into_inner),
+            cache_bytes: cache_bytes.transpose()?,
+            trusted,
+            trust_state: raw.trust.state.map(|path| absolute("trust.state", path)).transpose()?,
+        })
     }
 }
 
@@ -115,13 +159,24 @@ mod tests {
 
     #[test]
     fn the_cache_is_set() {
-        let config =
-            |folder: Option<&str>, cache_bytes| DeviceConfig { cache_folder: folder.map(Into::into), cache_bytes };
+        let config = |folder: Option<&str>, cache_bytes| DeviceConfig {
+            cache_folder: folder.map(Into::into),
+            cache_bytes,
+            ..DeviceConfig::default()
+        };
         assert_eq!(parse(""), Ok(DeviceConfig::default()));
         let text = "# here\n[cache]\nfolder = \"/srv/cache\"\nsize = \"64M\"\n";
         assert_eq!(parse(text), Ok(config(Some("/srv/cache"), Some(64 << 20))));
         assert_eq!(parse("[cache]\nfolder = \"none\"\n"), Ok(config(Some("none"), None)));
         assert_eq!(parse("cache.size = \"1g\"\n"), Ok(config(None, Some(1 << 30))));
+    }
+
+    #[test]
+    fn servers_sign_their_names() {
+        let text = "[servers.\"a.example\"]\ntrust = \"/etc/a.json\"\n[servers.b]\n[trust]\nstate = \"/s\"\n";
+        let config = parse(text).expect("it is right");
+        assert_eq!(config.trusted, [("a.example".to_owned(), PathBuf::from("/etc/a.json"))]);
+        assert_eq!(config.trust_state, Some("/s".into()));
     }
 
     #[test]
@@ -132,6 +187,9 @@ mod tests {
             ("[cache]\nsize = 5\n", "2", "string"),
             ("[cache]\nplace = \"/a\"\n", "2", "unknown field"),
             ("[image]\n", "1", "unknown field"),
+            ("[servers.a]\ntrust = \"root.json\"\n", "2", "absolute"),
+            ("[trust]\nstate = \"s\"\n", "2", "absolute"),
+            ("[servers.a]\ntrusted = \"/r\"\n", "2", "unknown field"),
             ("[cache]\nfolder = \"/a\n", "2", ""),
         ];
         for (text, line, part) in faults {

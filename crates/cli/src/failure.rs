@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use client::ClientError;
+use client::{ClientError, Kind};
 use connection::ConnectionError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
-4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`); 8 a new version does not work, and the previous one is in force again (`pin --health`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
+4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`); 8 a new version does not work, and the previous one is in force again (`pin --health`). A signed name is refused: 20 rollback; 21 freeze; 22 expired; 23 files that do not belong together; 24 too few signatures; 25 anything else. `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]
@@ -237,11 +237,26 @@ fn client_code(error: &ClientError) -> u8 {
     match error {
         ClientError::Connection(error) => connection_code(error),
         ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
-        ClientError::Image { .. } => 3,
+        ClientError::Image { .. } | ClientError::BadRoot { .. } => 3,
+        ClientError::Refused { refusal, .. } => refusal_code(refusal),
+        ClientError::Unsigned { .. } | ClientError::UnverifiedPin { .. } => 25,
         ClientError::NoSuchFile { .. } => 4,
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ClientError::File { .. } => 1,
         _ => 5,
+    }
+}
+
+/// What is wrong with a signed name.
+fn refusal_code(refusal: &client::Refusal) -> u8 {
+    match refusal.kind() {
+        Kind::NotFound => 4,
+        Kind::Rollback => 20,
+        Kind::Freeze => 21,
+        Kind::Expired => 22,
+        Kind::Mixed => 23,
+        Kind::Signature => 24,
+        _ => 25,
     }
 }
 

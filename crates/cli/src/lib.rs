@@ -74,6 +74,8 @@ enum Command {
     Redirect(redirect::Args),
     Status(status::Args),
     #[cfg(feature = "full")]
+    Trust(trust::Args),
+    #[cfg(feature = "full")]
     Syscalls(syscalls::Args),
     #[cfg(feature = "full")]
     Specialise(specialise::Args),
@@ -179,6 +181,8 @@ pub fn start() -> ExitCode {
         Command::Enter(args) => enter::run(args),
         Command::Redirect(args) => redirect::run(args),
         Command::Status(args) => status::run(args),
+        #[cfg(feature = "full")]
+        Command::Trust(args) => trust::run(args),
         #[cfg(feature = "full")]
         Command::Syscalls(args) => syscalls::run(args),
         #[cfg(feature = "full")]

@@ -10,6 +10,7 @@ use connection::{Target, Waiting};
 use image::Kind;
 use units::Token;
 
+use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 use crate::failure;
 
@@ -25,6 +26,9 @@ pub struct Args {
     path: String,
 
     #[command(flatten)]
+    names: NameArgs,
+
+    #[command(flatten)]
     trust: TrustArgs,
 }
 
@@ -34,6 +38,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         connections: 1,
         waiting: Waiting::SOFT_DEFAULT,
         connection: args.trust.connection(),
+        signed: args.names.signed()?,
         ..Config::default()
     };
     let session = Session::open(&Target::parse(&args.image)?, config)?;

@@ -44,7 +44,13 @@ pub const JOBS: &[Job] = &[
                     "runnel serve /srv/runnel --volume data=/srv/data:rw",
                 ],
             ),
-            ("push", &["runnel push app.rnl runnel://server/app:2.1"]),
+            (
+                "push",
+                &[
+                    "runnel push app.rnl runnel://server/app:2.1",
+                    "runnel push --sign keys app.rnl runnel://server/app:2.1",
+                ],
+            ),
             ("images", &["runnel images runnel://server"]),
             (
                 "mount",
@@ -80,6 +86,16 @@ pub const JOBS: &[Job] = &[
             ("enter", &["runnel enter /opt/app -- /bin/sh"]),
             ("redirect", &["runnel redirect -c redirect.toml", "runnel redirect -c redirect.toml --stop"]),
             ("status", &["runnel status /opt/app", "runnel status --json runnel://server"]),
+            #[cfg(feature = "full")]
+            (
+                "trust",
+                &[
+                    "runnel trust init /etc/runnel/publisher",
+                    "runnel push --sign /etc/runnel/publisher app.rnl runnel://server/app:1",
+                    "runnel trust refresh /etc/runnel/publisher --server runnel://server",
+                    "runnel trust show runnel://server/app:1",
+                ],
+            ),
         ],
     ),
     (

@@ -9,6 +9,7 @@ use connection::{Target, Waiting};
 use image::{Kind, Metadata};
 use units::InodeId;
 
+use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 use crate::failure;
 
@@ -31,6 +32,9 @@ pub struct Args {
     recursive: bool,
 
     #[command(flatten)]
+    names: NameArgs,
+
+    #[command(flatten)]
     trust: TrustArgs,
 }
 
@@ -40,6 +44,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         connections: 1,
         waiting: Waiting::SOFT_DEFAULT,
         connection: args.trust.connection(),
+        signed: args.names.signed()?,
         ..Config::default()
     };
     let session = Session::open(&Target::parse(&args.image)?, config)?;

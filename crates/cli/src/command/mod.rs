@@ -39,6 +39,7 @@ pub mod seccomp;
 #[cfg(feature = "full")]
 pub mod serve;
 pub mod session;
+pub mod signed;
 #[cfg(feature = "full")]
 pub mod specialise;
 pub mod status;

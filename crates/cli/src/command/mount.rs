@@ -142,7 +142,7 @@ pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode>
 }
 
 fn settings(args: &Args, target: &Target) -> anyhow::Result<(Config, CachePlace)> {
-    Ok((args.session.config(), args.volume.caching.place(target)?))
+    Ok((args.session.config()?, args.volume.caching.place(target)?))
 }
 
 /// A daemon, of which there may have been others before.

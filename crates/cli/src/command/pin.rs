@@ -18,6 +18,7 @@ use units::ImageId;
 
 use crate::command::caching::{self, CachePlace};
 use crate::command::pin::health::{Checker, Health};
+use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 use crate::command::volume::size;
 use crate::{failure, progress};
@@ -78,6 +79,9 @@ pub struct PinArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    names: NameArgs,
 
     #[command(flatten)]
     trust: TrustArgs,
@@ -147,7 +151,7 @@ fn bring_up_to_date(
     };
     // One that the power went off in.
     check(claim.unchecked()?, &mut result.is_healthy)?;
-    let mut config = Config::default();
+    let mut config = Config { signed: args.names.signed()?, ..Config::default() };
     config.connection.trust = args.trust.trust();
     let wanted = Pin {
         remote,

@@ -8,6 +8,8 @@ use client::upload::{News, Progress, upload};
 use connection::Target;
 
 use crate::command::trust::TrustArgs;
+#[cfg(feature = "full")]
+use crate::command::trust::{PassphraseArgs, sign_push};
 use crate::{failure, progress};
 
 /// Upload an image: only the blocks the server lacks, then the tag switches in one step
@@ -20,6 +22,15 @@ pub struct Args {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    /// Sign the name with the keys in this folder of `runnel trust init`
+    #[cfg(feature = "full")]
+    #[arg(long, value_name = "DIR", help_heading = "Signed names")]
+    sign: Option<PathBuf>,
+
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
 
     #[command(flatten)]
     trust: TrustArgs,
@@ -61,10 +72,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     bar.finish_and_clear();
     let id = outcome?;
+    #[cfg(feature = "full")]
+    let signer = match &args.sign {
+        Some(folder) => Some(sign_push(folder, &args.passphrase, &remote, &args.trust, (&args.image, id))?),
+        None => None,
+    };
+    #[cfg(not(feature = "full"))]
+    let signer: Option<String> = None;
     if args.json {
         let json = serde_json::json!({
             "target": args.target, "id": id.to_string(), "blocks": last.blocks,
-            "blocks_present": last.blocks_present, "sent_bytes": last.sent_bytes,
+            "blocks_present": last.blocks_present, "sent_bytes": last.sent_bytes, "signed_by": signer,
         });
         outln!("{json}");
     } else {
@@ -75,6 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             last.blocks,
             progress::human(last.sent_bytes)
         );
+        if let Some(signer) = signer {
+            outln!("signed by role {signer}");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

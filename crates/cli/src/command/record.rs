@@ -105,7 +105,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         recorder: Some(recording.clone()),
         ..Options::default()
     };
-    let config = exact(args.session.config());
+    let config = exact(args.session.config()?);
     let open = || Session::open(&target, config).map_err(MountError::Session);
     let ended = match &args.mount {
         Some(directory) => serve(directory, options, open),

@@ -29,9 +29,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         ::mount::redirect::stop(&args.config)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let config = args.session.config()?;
     ::mount::redirect::run(
         &args.config,
-        |target| Session::open(target, args.session.config()).map_err(MountError::Session),
+        |target| Session::open(target, config.clone()).map_err(MountError::Session),
         |paths| {
             for path in paths {
                 tell!("{} comes from its image", path.display());

@@ -67,7 +67,7 @@ pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode>
     if data.len() > 1 && args.volume.has_folder() {
         return Err(failure::usage("the folder of --unsent belongs to one volume; give one --data with it"));
     }
-    let config = args.session.config();
+    let config = args.session.config()?;
     let (cache, cache_problem) = args.volume.caching.place(&target)?.open();
     let options = Options { cache_problem, ..options };
     let tell: fn(&str) = |text| tell!("{text}");

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use client::{Ablation, Config, Granularity};
 use connection::Waiting;
 
+use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 
 /// How a session talks to its server.
@@ -41,6 +42,9 @@ pub struct SessionArgs {
     pub ablation: Vec<Part>,
 
     #[command(flatten)]
+    pub names: NameArgs,
+
+    #[command(flatten)]
     pub trust: TrustArgs,
 }
 
@@ -66,8 +70,11 @@ pub enum Unit {
 
 impl SessionArgs {
     /// As the client takes them.
-    pub fn config(&self) -> Config {
-        Config {
+    ///
+    /// # Errors
+    /// The configuration of the device is wrong.
+    pub fn config(&self) -> anyhow::Result<Config> {
+        Ok(Config {
             connections: self.connections,
             granularity: match self.granularity {
                 Unit::Auto => Granularity::Auto,
@@ -81,7 +88,8 @@ impl SessionArgs {
                 allocated_pages: self.ablation.contains(&Part::Alloc),
             },
             connection: connection::Config { push: !self.no_push, ..self.trust.connection() },
+            signed: self.names.signed()?,
             ..Config::default()
-        }
+        })
     }
 }

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use specialise::Passes;
 use syscalls::analysis;
 
+use crate::command::signed::NameArgs;
 use crate::command::syscalls as system_calls;
 use crate::command::trust::TrustArgs;
 use crate::failure;
@@ -57,6 +58,9 @@ pub struct Args {
 
     #[command(flatten)]
     freezing: FreezeArgs,
+
+    #[command(flatten)]
+    names: NameArgs,
 
     #[command(flatten)]
     trust: TrustArgs,
@@ -261,7 +265,7 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
         let is_program = image.is_file() && !system_calls::is_image(image);
         let programs = if is_program { &[] } else { args.device.program.as_slice() };
         let programs = programs.iter().map(|path| system_calls::bytes(path)).collect();
-        let report = system_calls::find(image, programs, args.trust.connection(), &options)?;
+        let report = system_calls::find(image, programs, (args.trust.connection(), args.names.signed()?), &options)?;
         calls.add(image, &report).map_err(|error| match error {
             KernelError::UnknownCalls { .. } => failure::with_code(
                 UNKNOWN,

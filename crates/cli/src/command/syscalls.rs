@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use client::{Config, Session};
+use client::{Config, Session, SignedNames};
 use connection::{Target, Waiting};
 use pack::LocalRoot;
 use syscalls::analysis::{AnalysisError, Options, Policy, Report, Subject, analyse};
 
+use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 use crate::failure;
 
@@ -70,6 +71,9 @@ pub struct Args {
     /// Fail with exit code 6 if some calls are unknown
     #[arg(long)]
     strict: bool,
+
+    #[command(flatten)]
+    names: NameArgs,
 
     #[command(flatten)]
     trust: TrustArgs,
@@ -139,7 +143,7 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
             report.with_context(|| args.subject.display().to_string())
         }
         Some(_) => Err(not_for_programs()),
-        None => find(&args.subject, programs, args.trust.connection(), options),
+        None => find(&args.subject, programs, (args.trust.connection(), args.names.signed()?), options),
     }
 }
 
@@ -148,7 +152,7 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
 pub(super) fn find(
     subject: &Path,
     programs: Vec<Vec<u8>>,
-    connection: connection::Config,
+    (connection, signed): (connection::Config, SignedNames),
     options: &Options,
 ) -> anyhow::Result<Report> {
     let named = |report: Result<Report, AnalysisError>| report.with_context(|| subject.display().to_string());
@@ -161,7 +165,7 @@ pub(super) fn find(
     }
     let text = subject.to_string_lossy();
     if text.contains("://") || is_image(subject) {
-        let config = Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, connection, ..Config::default() };
+        let config = Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, connection, signed, ..Config::default() };
         let session = Session::open(&Target::parse(&text)?, config)?;
         let report = named(analyse(&ImageRoot::new(&session), &wanted, options));
         session.shutdown();

@@ -1,0 +1,200 @@
+//! A publisher's change of signed names: what the server has is read and checked, changed, signed,
+//! and written back. If somebody else was quicker, all of it is done again.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use client::ClientError;
+use client::admin::{read_signed, write_signed};
+use connection::{ConnectionError, Remote, Server};
+use signing::{Change, Lifetimes, Repository, SigningKey, Target};
+use trust::repository::{file_name, version_of};
+use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
+use units::ImageId;
+use wire::ErrorCode;
+
+use super::TrustArgs;
+use super::key_folder::{KeyFolder, PassphraseArgs};
+use crate::failure;
+
+/// Others may publish at the same time; so often a change is made anew.
+const ATTEMPTS: u32 = 5;
+
+/// Time for an answer of the server.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who publishes, and where.
+pub struct Publisher<'a> {
+    pub folder: &'a KeyFolder,
+    pub keys: Vec<SigningKey>,
+    /// The server that has the names, if it is to be asked and told.
+    pub server: Option<(Server, &'a TrustArgs)>,
+    pub lifetimes: Lifetimes,
+}
+
+/// Files that were checked, of a server or of the folder.
+struct Base {
+    /// The newest root.
+    root: Vec<u8>,
+    files: Stapled,
+    /// Version of the server's newest root; 0 if it has none.
+    server_root: u64,
+}
+
+impl Publisher<'_> {
+    /// Makes a change that is about `name`, or with an empty name about none; returns what was
+    /// signed. Without a change the files go to the server as they are.
+    ///
+    /// # Errors
+    /// What the server has is not to be trusted, a key is missing, or the server refuses.
+    pub fn change<T>(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(T, Change)> {
+        let mut attempt = 1;
+        loop {
+            match self.try_change(name, &edit) {
+                Err(error) if attempt < ATTEMPTS && is_conflict(&error) => attempt += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_change<T>(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(T, Change)> {
+        let base = self.base(name)?;
+        let mut repository = Repository::read(&base.root, &base.files, self.lifetimes)?;
+        let outcome = edit(&mut repository, &self.keys)?;
+        let change = repository.sign(&self.keys, now())?;
+        let new_roots = change.stapled.roots().to_vec();
+        if let Some((server, trust)) = &self.server {
+            let mut sent = Stapled::default();
+            let present = version_of("root", &base.root).unwrap_or(0);
+            for version in base.server_root + 1..=present {
+                let root = self.folder.read(&file_name("root", version))?;
+                sent.push_root(root.with_context(|| format!("root version {version} is not in the folder"))?);
+            }
+            new_roots.iter().for_each(|root| sent.push_root(root.clone()));
+            change.stapled.files().for_each(|(role, file)| sent.push(role, file.to_vec()));
+            write_signed(server, &trust.trust(), name, &sent, PATIENCE)?;
+        }
+        self.folder.keep(&new_roots, &change.stapled)?;
+        Ok((outcome, change))
+    }
+
+    /// The newest files of the folder and the server. Both are checked, the older ones first: so
+    /// nothing that this publisher has seen goes back.
+    fn base(&self, name: &str) -> anyhow::Result<Base> {
+        let mut root = self.folder.root()?;
+        let mut verifier = Verifier::new(&root).context("root.json")?;
+        let local = self.folder.files(name, verifier.root_version())?;
+        let mut server_root = 0;
+        let mut remote = Stapled::default();
+        if let Some((server, trust)) = &self.server {
+            // All roots: how many the server has tells which it lacks.
+            let mut known = Known::of_root(0);
+            loop {
+                remote = read_signed(server, &trust.trust(), name, &known, PATIENCE)?;
+                server_root = remote.roots().last().and_then(|root| version_of("root", root)).unwrap_or(server_root);
+                let mut newer = remote.clone();
+                newer.drop_roots_until(verifier.root_version());
+                for new in newer.roots() {
+                    let mut one = Stapled::default();
+                    one.push_root(new.clone());
+                    verifier.take_roots(&one).with_context(|| format!("{server}"))?;
+                    self.folder.keep(std::slice::from_ref(new), &Stapled::default())?;
+                    root.clone_from(new);
+                }
+                if !remote.has_more_roots() {
+                    break;
+                }
+                known = Known::of_root(server_root);
+            }
+        }
+        let version =
+            |files: &Stapled| files.file("timestamp").and_then(|file| version_of("timestamp", file)).unwrap_or(0);
+        let mut both = [without_roots(&local), without_roots(&remote)];
+        both.sort_by_key(version);
+        let [older, files] = both;
+        let refused = |refusal: Refusal| {
+            failure::with_code(24, format!("the signed names are not as this publisher left them: {refusal}"))
+        };
+        // Without a clock: what has expired is to be signed anew. The older files may be from
+        // before the newest root; then they say nothing of what follows.
+        if version(&older) > 0
+            && let Err(refusal) = verifier.verify_files(&older, None)
+            && refusal.kind() != Kind::Signature
+        {
+            return Err(refused(refusal));
+        }
+        let checked = match name {
+            "" => verifier.verify_files(&files, None),
+            name => verifier.verify(&files, name, None).map(drop),
+        };
+        match checked {
+            // Every role that could have it was read and checked.
+            Err(refusal) if refusal.kind() == Kind::NotFound => {}
+            checked => checked.map_err(refused)?,
+        }
+        Ok(Base { root, files, server_root })
+    }
+}
+
+fn without_roots(files: &Stapled) -> Stapled {
+    let mut others = Stapled::default();
+    files.files().for_each(|(role, file)| others.push(role, file.to_vec()));
+    others
+}
+
+fn is_conflict(error: &anyhow::Error) -> bool {
+    let refused = |error: &ClientError| {
+        matches!(error, ClientError::Connection(ConnectionError::Refused { code: ErrorCode::Conflict, .. }))
+    };
+    error.downcast_ref::<ClientError>().is_some_and(refused)
+}
+
+/// The clock, which a publisher must have.
+pub fn now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixTime(since.as_secs().cast_signed())
+}
+
+/// Signs a name for an image file.
+///
+/// # Errors
+/// Those of [`Publisher::change`]; the file cannot be read.
+pub fn sign_image(
+    publisher: &Publisher<'_>,
+    name: &str,
+    (image, id): (&Path, ImageId),
+    role: Option<&str>,
+) -> anyhow::Result<String> {
+    let bytes = std::fs::metadata(image).with_context(|| image.display().to_string())?.len();
+    let sha256 = signing::sha256_of(image).with_context(|| image.display().to_string())?;
+    let target = Target { id, bytes, sha256 };
+    let (signer, _) = publisher.change(name, |repository, keys| Ok(repository.set_name(name, &target, role, keys)?))?;
+    Ok(signer)
+}
+
+/// Signs what was pushed. Returns the role that did.
+///
+/// # Errors
+/// Those of [`sign_image`]; the folder has no keys.
+pub fn sign_push(
+    folder: &Path,
+    passphrase: &PassphraseArgs,
+    remote: &Remote,
+    trust: &TrustArgs,
+    image: (&Path, ImageId),
+) -> anyhow::Result<String> {
+    let folder = KeyFolder::open(folder)?;
+    let keys = folder.keys(passphrase)?.into_iter().map(|(_, key)| key).collect();
+    let server = Some((remote.server.clone(), trust));
+    let publisher = Publisher { folder: &folder, keys, server, lifetimes: Lifetimes::default() };
+    sign_image(&publisher, &remote.image.to_string(), image, None)
+}
