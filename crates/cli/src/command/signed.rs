@@ -11,6 +11,9 @@ use crate::config::DeviceConfig;
 /// The default folder of root for what was seen of signed names.
 const SYSTEM: &str = "/var/lib/runnel/trust";
 
+/// Variable that names the folder.
+const VARIABLE: &str = "RUNNEL_TRUST_STATE";
+
 /// Whom to trust for the names of images.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Signed names")]
@@ -29,7 +32,8 @@ impl NameArgs {
     pub fn signed(&self) -> anyhow::Result<SignedNames> {
         let config = DeviceConfig::load()?;
         let is_root = rustix::process::geteuid().is_root();
-        let chosen = config.trust_state.filter(|folder| !is_of_another(folder));
+        let variable = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        let chosen = variable.or(config.trust_state.filter(|folder| !is_of_another(folder)));
         let folder = chosen.or_else(|| default_folder(is_root, |name| std::env::var_os(name)));
         let given = self.trust.as_ref().map(std::path::absolute).transpose()?;
         Ok(SignedNames { given, servers: config.trusted, folder })

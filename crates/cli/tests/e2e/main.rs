@@ -26,6 +26,7 @@ mod record;
 mod rootfs;
 mod sandbox;
 mod service;
+mod signed;
 mod support;
 mod syscalls;
 mod upgrade;

@@ -15,7 +15,7 @@ const DNS: u16 = 53;
 
 /// The sandbox for the daemon of a mount of `target`. Makes `folders`, which it writes to, if they
 /// are missing.
-pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &ReadyFile) -> Sandbox {
+pub fn sandbox(target: &Target, config: &Config, mut folders: Vec<PathBuf>, ready: &ReadyFile) -> Sandbox {
     let server = match target {
         Target::File(_) => None,
         Target::Remote(remote) => Some(&remote.server),
@@ -26,7 +26,12 @@ pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &
         (Target::File(image), _) => Sandbox::new(Role::LocalMount).read([image]),
         (_, None) => Sandbox::new(Role::LocalMount),
         (_, Some(server)) => {
-            Sandbox::new(Role::RemoteMount).connect([server.port, DNS]).read(config.connection.trust.files(server))
+            let anchor = config.signed.anchor(server);
+            if anchor.is_some() {
+                folders.extend(config.signed.folder.clone());
+            }
+            let sandbox = Sandbox::new(Role::RemoteMount).connect([server.port, DNS]);
+            sandbox.read(config.connection.trust.files(server)).read(anchor)
         }
     };
     for folder in &folders {

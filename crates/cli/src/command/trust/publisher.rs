@@ -8,8 +8,8 @@ use anyhow::Context;
 use client::ClientError;
 use client::admin::{read_signed, write_signed};
 use connection::{ConnectionError, Remote, Server};
-use signing::{Change, Lifetimes, Repository, SigningKey, Target};
-use trust::repository::{file_name, version_of};
+use signing::{Change, Lifetimes, Repository, SigningKey, TOP_LEVEL, Target};
+use trust::repository::{file_name, listed_version, version_of};
 use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
 use units::ImageId;
 use wire::ErrorCode;
@@ -139,10 +139,18 @@ impl Publisher<'_> {
         match checked {
             // Every role that could have it was read and checked.
             Err(refusal) if refusal.kind() == Kind::NotFound => {}
+            // Nor can a role have it that has signed nothing yet.
+            Err(Refusal::Missing { role }) if is_new(&files, &role) => {}
             checked => checked.map_err(refused)?,
         }
         Ok(Base { root, files, server_root })
     }
+}
+
+/// Whether a role has signed nothing yet.
+fn is_new(files: &Stapled, role: &str) -> bool {
+    let is_top_level = TOP_LEVEL.contains(&role);
+    !is_top_level && files.file("snapshot").is_some_and(|snapshot| listed_version(snapshot, role).is_none())
 }
 
 fn without_roots(files: &Stapled) -> Stapled {

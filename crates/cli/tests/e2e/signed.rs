@@ -1,0 +1,208 @@
+//! Signed names as publisher, operator and device use them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::*;
+
+/// A publisher, a server, and a device that trusts the publisher alone.
+struct Fleet {
+    folder: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Some(Server::start(&folder.path().join("store")));
+        let fleet = Fleet { folder, server };
+        for (image, file) in [("one", "first"), ("two", "second")] {
+            fs::create_dir(fleet.at(image)).unwrap();
+            fs::write(fleet.at(image).join(file), image).unwrap();
+            ok(&["pack".as_ref(), fleet.at(image).as_os_str(), "-o".as_ref(), fleet.image(image).as_os_str()]);
+        }
+        fs::write(fleet.at("passphrase"), "a secret\n").unwrap();
+        fleet.trust(&["init", fleet.text("publisher").as_str()]);
+        fleet
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.at(name).to_str().unwrap().to_owned()
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        self.at(&format!("{name}.rnl"))
+    }
+
+    fn url(&self, name: &str) -> String {
+        self.server.as_ref().unwrap().url(name)
+    }
+
+    fn server_url(&self) -> String {
+        self.url("").trim_end_matches('/').to_owned()
+    }
+
+    fn publisher(&self) -> Command {
+        let mut command = runnel();
+        command.env("RUNNEL_TRUST_PASSPHRASE_FILE", self.at("passphrase"));
+        command
+    }
+
+    fn trust(&self, arguments: &[&str]) -> String {
+        let done = output(self.publisher().arg("trust").args(arguments));
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn push(&self, image: &str, name: &str) {
+        let mut push = self.publisher();
+        push.args(["push", "--sign", &self.text("publisher")]).arg(self.image(image)).arg(self.url(name));
+        let done = output(&mut push);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert!(String::from_utf8_lossy(&done.stdout).contains("signed by role"));
+    }
+
+    fn device(&self) -> Command {
+        let mut command = runnel();
+        command.env("RUNNEL_TRUST_STATE", self.at("state"));
+        command
+    }
+
+    fn ls(&self, name: &str) -> (i32, String) {
+        let root = self.text("publisher/root.json");
+        let done = output(self.device().args(["ls", "--trust", &root, &self.url(name)]));
+        let said = [done.stdout, done.stderr].concat();
+        (done.status.code().unwrap(), String::from_utf8(said).unwrap())
+    }
+
+    fn refused(&self, name: &str, code: i32, what: &str) {
+        let (found, said) = self.ls(name);
+        assert!(found == code && said.contains(what), "{found}: {said}");
+    }
+
+    /// What the server has, as a backup.
+    fn backup(&self, name: &str) {
+        let copied = Command::new("cp").arg("-r").arg(self.at("store/trust")).arg(self.at(name)).status();
+        assert!(copied.unwrap().success());
+    }
+
+    fn restore(&self, name: &str) {
+        fs::remove_dir_all(self.at("store/trust")).unwrap();
+        fs::rename(self.at(name), self.at("store/trust")).unwrap();
+    }
+}
+
+#[test]
+fn a_device_runs_what_its_publisher_signed() {
+    let fleet = Fleet::new();
+    let keys = fs::read_to_string(fleet.at("publisher/keys/root.key")).unwrap();
+    assert!(keys.contains("ENCRYPTED"), "{keys}");
+    // Not even the name that is there, since nobody has signed it.
+    ok(&["push".as_ref(), fleet.image("one").as_os_str(), fleet.url("app:1").as_ref()]);
+    fleet.refused("app:1", 25, "missing");
+    fleet.push("one", "app:1");
+    assert_eq!(fleet.ls("app:1"), (0, "first\n".into()));
+    fleet.refused("app:2", 4, "app:2");
+    fleet.backup("old");
+    fleet.push("two", "app:1");
+    assert_eq!(fleet.ls("app:1"), (0, "second\n".into()));
+    // An operator's backup, or an attacker's copy.
+    fleet.backup("new");
+    fleet.restore("old");
+    fleet.refused("app:1", 20, "rollback");
+    fleet.restore("new");
+    fleet.backup("old");
+    // The server has new keys, and the device follows.
+    for role in ["timestamp", "snapshot", "targets", "root"] {
+        fleet.trust(&["rotate", &fleet.text("publisher"), "--role", role, "--server", &fleet.server_url()]);
+    }
+    assert_eq!(fleet.ls("app:1"), (0, "second\n".into()));
+    fleet.trust(&["refresh", &fleet.text("publisher"), "--server", &fleet.server_url()]);
+    let shown = fleet.trust(&["show", &fleet.url("app:1"), "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["roles"][0]["role"], &shown["roles"][0]["version"]), (&"root".into(), &5.into()), "{shown}");
+    // Old keys count no more.
+    fleet.restore("old");
+    fleet.refused("app:1", 24, "signature");
+    // A name that another publisher signed.
+    let other = Fleet::new();
+    other.push("two", "app:1");
+    fs::remove_dir_all(fleet.at("store/trust")).unwrap();
+    let copied = Command::new("cp").arg("-r").arg(other.at("store/trust")).arg(fleet.at("store/trust")).status();
+    assert!(copied.unwrap().success());
+    fleet.refused("app:1", 24, "signature");
+}
+
+#[test]
+fn a_name_that_is_taken_away_is_refused() {
+    let fleet = Fleet::new();
+    fleet.push("one", "app:1");
+    assert_eq!(fleet.ls("app:1").0, 0);
+    fleet.trust(&["remove", &fleet.text("publisher"), "app:1", "--server", &fleet.server_url()]);
+    fleet.refused("app:1", 4, "no publisher has signed");
+}
+
+#[test]
+fn a_publisher_signs_the_names_that_were_delegated() {
+    let fleet = Fleet::new();
+    let (owner, team) = (fleet.text("publisher"), fleet.text("team"));
+    let public = fleet.trust(&["key", &team, "--role", "media"]);
+    let delegate = ["delegate", &owner, "--role", "media", "--names", "media-*:*", "--public", public.trim()];
+    fleet.trust(&[&delegate[..], &["--server", &fleet.server_url()]].concat());
+    for key in ["snapshot", "timestamp"] {
+        let key = format!("keys/{key}.key");
+        fs::copy(Path::new(&owner).join(&key), Path::new(&team).join(&key)).unwrap();
+    }
+    fs::copy(Path::new(&owner).join("root.json"), Path::new(&team).join("root.json")).unwrap();
+    let push = |name: &str| {
+        let image = fleet.image("one");
+        output(fleet.publisher().args(["push", "--sign", &team]).arg(&image).arg(fleet.url(name)))
+    };
+    let done = push("media-player:1");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("signed by role media"), "{said}");
+    assert_eq!(fleet.ls("media-player:1"), (0, "first\n".into()));
+    let done = push("app:1");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("targets needs signatures"), "{said}");
+    fleet.refused("app:1", 4, "no publisher has signed");
+    // The owner goes on from what the team has signed.
+    fleet.push("two", "app:1");
+    assert_eq!(fleet.ls("app:1"), (0, "second\n".into()));
+    assert_eq!(fleet.ls("media-player:1"), (0, "first\n".into()));
+}
+
+#[test]
+fn fuse_signed_names_mount_run_and_pin() {
+    if !can_mount("fuse_signed_names_mount_run_and_pin") {
+        return;
+    }
+    let mut fleet = Fleet::new();
+    fleet.push("one", "app:1");
+    let (root, cache) = (fleet.text("publisher/root.json"), fleet.text("cache"));
+    let url = fleet.url("app:1");
+    let mount = Mount::start_by(fleet.device(), None, &url, &["--trust", &root, "--cache", &cache]);
+    assert_eq!(fs::read_to_string(mount.path.join("first")).unwrap(), "one");
+    drop(mount);
+    let pinned = output(fleet.device().args(["pin", "--trust", &root, "--cache", &cache, &url]));
+    assert!(pinned.status.success(), "{}", String::from_utf8_lossy(&pinned.stderr));
+    fleet.push("two", "app:1");
+    fleet.backup("old");
+    // The pinned version, which was signed once.
+    fleet.server.take().unwrap().kill();
+    let mount = Mount::start_by(fleet.device(), None, &url, &["--trust", &root, "--cache", &cache, "--soft", "1"]);
+    assert_eq!(fs::read_to_string(mount.path.join("first")).unwrap(), "one");
+    drop(mount);
+    let unsigned = output(
+        runnel()
+            .args(["ls", "--trust", &root, "http://127.0.0.1:9/app.rnl"])
+            .env("RUNNEL_TRUST_STATE", fleet.at("state")),
+    );
+    let said = String::from_utf8_lossy(&unsigned.stderr).into_owned();
+    assert!(unsigned.status.code() == Some(25) && said.contains("must be signed"), "{said}");
+}
