@@ -178,6 +178,31 @@ fn without_a_server_the_newest_name_that_was_seen_starts() {
     assert!(matches!(world.open(), Err(ClientError::Connection(_))));
 }
 
+/// Bytes both ways until an image is open.
+fn bytes_of_opening(world: &World, config: Config) -> u64 {
+    let (session, _) = open_at(world.address, config, None).unwrap();
+    let link = session.counters().transfer;
+    link.bytes_received + link.bytes_sent
+}
+
+#[test]
+fn a_signed_open_costs_at_most_2500_bytes_more() {
+    let tree = Tree::plain();
+    let mut world = World::new(&tree);
+    world.sign(tree.metadata.id());
+    let plain = bytes_of_opening(&world, plain());
+    let costs = |world: &World| bytes_of_opening(world, world.config()) - plain;
+    let first = costs(&world);
+    let again = costs(&world);
+    world.change(|repository, _| repository.refresh("timestamp").unwrap());
+    let refreshed = costs(&world);
+    world.sign(ImageId([1; 32]));
+    world.sign(tree.metadata.id());
+    let pushed = costs(&world);
+    println!("first {first}, unchanged {again}, new timestamp {refreshed}, after a push {pushed} bytes");
+    assert!(first <= 2500 && pushed <= 2500 && refreshed <= 1000 && again <= 200);
+}
+
 #[test]
 fn a_damaged_memory_is_told() {
     let tree = Tree::plain();
