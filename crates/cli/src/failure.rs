@@ -239,7 +239,7 @@ fn client_code(error: &ClientError) -> u8 {
         ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
         ClientError::Image { .. } | ClientError::BadRoot { .. } => 3,
         ClientError::Refused { refusal, .. } => refusal_code(refusal),
-        ClientError::Unsigned { .. } | ClientError::UnverifiedPin { .. } => 25,
+        ClientError::Unsigned { .. } | ClientError::UnverifiedPin { .. } | ClientError::NotSigned { .. } => 25,
         ClientError::NoSuchFile { .. } => 4,
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ClientError::File { .. } => 1,

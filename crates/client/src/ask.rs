@@ -73,7 +73,7 @@ pub(crate) fn open_image(
                 let Some(opening) = &mut opening else { continue };
                 // The state machine lets no other answer through.
                 let Reply::TrustFiles { codec, raw_bytes, bytes } = connection.accept(reply)? else { continue };
-                asked = match opening.verify(codec, raw_bytes, &bytes)? {
+                asked = match opening.verify_packed(codec, raw_bytes, &bytes)? {
                     Verdict::AskAgain => Some(ask(connection, opening.request())?),
                     Verdict::Signed(found) => {
                         signed = Some(found.image);

@@ -118,6 +118,16 @@ pub enum ClientError {
         /// The server.
         server: String,
     },
+    /// A web server has another image than the one that was signed.
+    #[error("{name} is refused: it was signed as image {signed}, and the server has {found}")]
+    NotSigned {
+        /// The name.
+        name: String,
+        /// What was signed.
+        signed: ImageId,
+        /// What is there.
+        found: ImageId,
+    },
     /// The root file that is to be trusted is none.
     #[error("{}: this is no root file to trust: {refusal}", path.display())]
     BadRoot {

@@ -10,6 +10,7 @@
 //! and learns which of them a program uses.
 
 mod exchange;
+pub(crate) mod signed;
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,6 +31,7 @@ use crate::error::ClientError;
 use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::session::Session;
 use crate::shared::{ConnectionHandle, Shared};
+use crate::signed::Opening;
 use exchange::{Edition, Exchange, Fault};
 
 /// Blocks that lie side by side are read together up to so many bytes: what one connection is busy
@@ -78,9 +80,6 @@ struct Start {
 }
 
 pub(crate) fn open(file: &HttpFile, config: Config, cache: Option<&Arc<Cache>>) -> Result<Arc<Session>, ClientError> {
-    if config.signed.anchor(&file.server).is_some() {
-        return Err(ClientError::Unsigned { server: file.to_string() });
-    }
     // A web server knows no pages, and pushes nothing.
     let mut config = Config { granularity: Granularity::Block, ..config };
     config.connection.push = false;
@@ -135,11 +134,21 @@ fn start(dialer: &Dialer, file: &HttpFile, config: &Config, cache: Option<&Arc<C
         Err(fault) => {
             let is_away = fault.is_away();
             let error = fault.explain(dialer, file);
+            // The newest that this device has seen signed, whatever the server said last.
+            let opening = Opening::of_file(&config.signed, file)?;
+            let known = match opening.zip(cache).filter(|_| is_away) {
+                Some((opening, cache)) => {
+                    let id = opening.without_server().map(|found| found.image);
+                    id.ok().and_then(|id| CachedStart::of(cache, id, &config.limits))
+                }
+                None => known,
+            };
             let metadata = CachedStart::alone(known.filter(|_| is_away), &error, &config.limits);
             return metadata.map(|metadata| Start { metadata, ready: None }).ok_or(error);
         }
     };
     let parsed = check(&superblock, &edition, file, config)?;
+    signed::check(dialer, file, config, parsed.id)?;
     if let Some(metadata) = known.filter(|known| known.id == parsed.id).and_then(|known| known.metadata(&config.limits))
         && metadata.has_block_hashes()
     {

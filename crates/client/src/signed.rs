@@ -18,17 +18,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use codec::Codec;
-use connection::{ImageName, Remote, Server};
+use connection::{HttpFile, ImageName, Remote, Server};
 use trust::{JudgedBy, Kind, Refusal, SignedName, Stapled, UnixTime};
 use units::ImageId;
 use wire::Request;
 use wire::format::TRUST_FILES_BYTES_MAX;
 
 use crate::error::ClientError;
+use crate::http::signed::split;
 use memory::{Held, Memory};
 
 /// Longest root file that is read from the disk of the device.
 const ANCHOR_BYTES_MAX: u64 = 64 << 10;
+
+/// The tag of a file in a folder, as servers of ours have it.
+const LATEST: &str = "latest";
 
 /// Which servers sign their names, and whom to trust for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,10 +88,23 @@ impl Opening {
     pub fn begin(signed: &SignedNames, remote: &Remote) -> Result<Option<Opening>, ClientError> {
         let ImageName::Tagged { name, tag } = &remote.image else { return Ok(None) };
         let Some(file) = signed.anchor(&remote.server) else { return Ok(None) };
-        Opening::of(signed, &remote.server, format!("{name}:{tag}"), file).map(Some)
+        Opening::of(signed, &remote.server, "", format!("{name}:{tag}"), file).map(Some)
     }
 
-    fn of(signed: &SignedNames, server: &Server, name: String, file: &Path) -> Result<Opening, ClientError> {
+    /// The same for a file of a web server.
+    pub fn of_file(signed: &SignedNames, file: &HttpFile) -> Result<Option<Opening>, ClientError> {
+        let Some(anchor) = signed.anchor(&file.server) else { return Ok(None) };
+        let (folder, name) = split(&file.path);
+        Opening::of(signed, &file.server, folder, format!("{name}:{LATEST}"), anchor).map(Some)
+    }
+
+    fn of(
+        signed: &SignedNames,
+        server: &Server,
+        folder_there: &str,
+        name: String,
+        file: &Path,
+    ) -> Result<Opening, ClientError> {
         let failed = |path: &Path, source| ClientError::File { path: path.into(), source };
         let about = fs::metadata(file).map_err(|error| failed(file, error))?;
         if !about.is_file() || about.len() > ANCHOR_BYTES_MAX {
@@ -95,7 +112,7 @@ impl Opening {
         }
         let anchor = Anchor { file: file.into(), bytes: fs::read(file).map_err(|error| failed(file, error))? };
         let folder = signed.folder.as_deref().ok_or_else(|| ClientError::NoMemory { server: server.clone() })?;
-        let memory = Memory::of(folder, server);
+        let memory = Memory::of(folder, server, folder_there);
         let mut opening = Opening { server: server.clone(), name, anchor, memory, known: Bytes::new() };
         opening.known = opening.look()?;
         Ok(opening)
@@ -122,12 +139,32 @@ impl Opening {
         }
     }
 
-    /// Checks the answer of a server.
-    pub fn verify(&mut self, codec: u8, raw_bytes: u32, bytes: &[u8]) -> Result<Verdict, ClientError> {
+    /// The files that the device has.
+    pub fn files(&self) -> Result<Stapled, ClientError> {
+        Ok(self.hold()?.cache.complete(Stapled::default()))
+    }
+
+    /// Version of the newest root that the device trusts.
+    pub fn root_version(&self) -> Result<u64, ClientError> {
+        Ok(self.hold()?.verifier.root_version())
+    }
+
+    /// The name, with its tag.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Checks the packed answer of a server.
+    pub fn verify_packed(&mut self, codec: u8, raw_bytes: u32, bytes: &[u8]) -> Result<Verdict, ClientError> {
         let refused = |refusal| ClientError::Refused { name: self.title(), refusal };
         let damaged = |what| Refusal::Damaged { role: "the answer".into(), what };
         let no_frame = trust::Damage::Field { field: "it", expected: "files of signed names" };
         let answer = unpack(codec, raw_bytes, bytes).ok_or_else(|| refused(damaged(no_frame)))?;
+        self.verify(answer)
+    }
+
+    /// Checks the answer of a server.
+    pub fn verify(&mut self, answer: Stapled) -> Result<Verdict, ClientError> {
         let mut held = self.hold()?;
         let answer = held.cache.complete(answer);
         let outcome = held.verifier.verify(&answer, &self.name, now());
@@ -147,7 +184,7 @@ impl Opening {
                 self.known = self.look()?;
                 Ok(Verdict::AskAgain)
             }
-            Err(refusal) => Err(refused(refusal)),
+            Err(refusal) => Err(ClientError::Refused { name: self.title(), refusal }),
         }
     }
 

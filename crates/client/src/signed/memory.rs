@@ -42,8 +42,9 @@ pub(super) enum Failed {
 }
 
 impl Memory {
-    pub fn of(folder: &Path, server: &Server) -> Memory {
-        let text = format!("{}:{}", server.host.to_ascii_lowercase(), server.port);
+    /// Of the names of a server, or of a folder of a web server, which has names of its own.
+    pub fn of(folder: &Path, server: &Server, folder_there: &str) -> Memory {
+        let text = format!("{}:{}{folder_there}", server.host.to_ascii_lowercase(), server.port);
         // A name that people know, and that no other server has.
         let shown: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
         let mut hash = blake3::hash(text.as_bytes()).to_hex().to_string();

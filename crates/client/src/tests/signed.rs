@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cache::Cache;
 use connection::{Server, Target, Trust};
@@ -15,6 +15,7 @@ use units::ImageId;
 use super::cached::end;
 use super::real_server::{Rig, open_at};
 use super::tree::Tree;
+use super::web_server::{Act, WebServer};
 use super::{HANG, plain};
 use crate::admin::{read_signed, write_signed};
 use crate::{ClientError, Config, SignedNames};
@@ -276,9 +277,49 @@ fn servers_are_named_by_host_or_port() {
     }
     let given = SignedNames { given: Some("/r".into()), ..SignedNames::default() };
     assert!(anchored(&given, "runnel://anything"));
-    let mut config = Config { signed: given, ..plain() };
-    config.connection.open_deadline = Duration::from_secs(1);
-    let target = Target::parse("http://127.0.0.1:9/app.rnl").unwrap();
-    let opened = crate::Session::open(&target, config);
-    assert!(matches!(opened.err(), Some(ClientError::Unsigned { .. })));
+}
+
+/// The image of a web server, with these files of signed names beside it.
+#[test]
+fn images_of_web_servers_are_signed_too() {
+    let (tree, other) = (Tree::plain(), Tree::of(Fixture::default(), 77));
+    let mut world = World::new(&tree);
+    let web = WebServer::start(&tree.bytes);
+    let config = Config {
+        signed: SignedNames {
+            given: Some(world.path("root.json")),
+            folder: Some(world.path("state")),
+            servers: vec![],
+        },
+        ..plain()
+    };
+    let open = |cache: Option<&Arc<Cache>>| {
+        let session = crate::Session::open_cached(&Target::parse(&web.url()).unwrap(), config.clone(), cache)?;
+        Ok::<_, ClientError>(session.metadata().id())
+    };
+    let publish = |world: &World| {
+        web.put_beside(world.files().into_iter().map(|(key, bytes)| (format!("/images/{key}"), bytes)).collect());
+    };
+    let refusal = || match open(None) {
+        Err(ClientError::Refused { refusal, .. }) => refusal.kind(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(), Kind::Missing);
+    publish(&world);
+    assert_eq!(refusal(), Kind::NotFound);
+    world.sign(tree.metadata.id());
+    let old = world.files();
+    publish(&world);
+    assert_eq!(open(None).unwrap(), tree.metadata.id());
+    world.rotate("root");
+    world.sign(other.metadata.id());
+    publish(&world);
+    assert!(matches!(open(None), Err(ClientError::NotSigned { .. })));
+    web.replace(&other.bytes, "\"two\"");
+    let cache = world.cache();
+    assert_eq!(open(Some(&cache)).unwrap(), other.metadata.id());
+    web.put_beside(old.into_iter().map(|(key, bytes)| (format!("/images/{key}"), bytes)).collect());
+    assert_eq!(refusal(), Kind::Rollback);
+    web.policy(|_| Act::Status(503));
+    assert_eq!(open(Some(&cache)).unwrap(), other.metadata.id(), "from the cache");
 }

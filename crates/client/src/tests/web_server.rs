@@ -1,5 +1,6 @@
 //! A web server in this process that knows Range requests, and whatever mistake a test wants of it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
@@ -32,6 +33,8 @@ type Policy = Box<dyn FnMut(&Range<usize>) -> Act + Send>;
 
 struct State {
     bytes: Vec<u8>,
+    /// Other files, by their paths.
+    beside: BTreeMap<String, Vec<u8>>,
     etag: String,
     policy: Policy,
     requests: Vec<Range<usize>>,
@@ -50,6 +53,7 @@ impl WebServer {
         let address = listener.local_addr().unwrap();
         let state = State {
             bytes: bytes.to_vec(),
+            beside: BTreeMap::new(),
             etag: "\"one\"".into(),
             policy: Box::new(|_| Act::Honest),
             requests: Vec::new(),
@@ -87,6 +91,11 @@ impl WebServer {
         state.etag = etag.into();
     }
 
+    /// Puts other files beside the image.
+    pub fn put_beside(&self, files: BTreeMap<String, Vec<u8>>) {
+        self.state.0.lock().unwrap().beside = files;
+    }
+
     /// The ranges that were asked for so far.
     pub fn requests(&self) -> Vec<Range<usize>> {
         self.state.0.lock().unwrap().requests.clone()
@@ -120,7 +129,8 @@ fn serve(shared: &(Mutex<State>, Condvar), stream: TcpStream) -> std::io::Result
     loop {
         let mut range = None;
         let first = lines.next().ok_or(std::io::ErrorKind::UnexpectedEof)??;
-        assert_eq!(first, "GET /images/app.rnl?v=1 HTTP/1.1");
+        let path = first.strip_prefix("GET ").and_then(|rest| rest.strip_suffix(" HTTP/1.1"));
+        let path = path.expect("a request").to_owned();
         for line in &mut lines {
             let line = line?;
             if line.is_empty() {
@@ -133,6 +143,15 @@ fn serve(shared: &(Mutex<State>, Condvar), stream: TcpStream) -> std::io::Result
         let range = range.expect("every request has a Range");
         let (answer, goes_on) = {
             let mut state = shared.0.lock().unwrap();
+            if path != "/images/app.rnl?v=1" {
+                let (answer, goes_on) = small_file(state.beside.get(&path), range);
+                drop(state);
+                stream.write_all(&answer)?;
+                if goes_on {
+                    continue;
+                }
+                return stream.shutdown(std::net::Shutdown::Both);
+            }
             state.requests.push(range.clone());
             let act = (state.policy)(&range);
             shared.1.notify_all();
@@ -147,6 +166,14 @@ fn serve(shared: &(Mutex<State>, Condvar), stream: TcpStream) -> std::io::Result
             return stream.shutdown(std::net::Shutdown::Both);
         }
     }
+}
+
+fn small_file(file: Option<&Vec<u8>>, range: Range<usize>) -> (Vec<u8>, bool) {
+    let Some(file) = file else { return (b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n".to_vec(), false) };
+    let body = &file[range.clone()];
+    let ranges = format!("Content-Range: bytes {}-{}/{}\r\n", range.start, range.end - 1, file.len());
+    let head = format!("HTTP/1.1 206 X\r\n{ranges}Content-Length: {}\r\n\r\n", body.len());
+    ([head.as_bytes(), body].concat(), true)
 }
 
 fn answer(state: &State, range: Range<usize>, act: Act) -> (Vec<u8>, bool) {
