@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -35,6 +35,30 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Which file lies at a path, and when it was changed last. As long as two stamps are equal, nobody
+/// wrote to the file, gave it other rights or put another one in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// Not the time of the content, which programs that copy files set back.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// The stamp of the file at `path`; `None` if there is none that can be seen.
+    pub fn of(path: &Path) -> Option<Stamp> {
+        let found = path.metadata().ok()?;
+        Some(Stamp {
+            device: found.dev(),
+            inode: found.ino(),
+            bytes: found.len(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +76,21 @@ mod tests {
         std::fs::write(&file, "text").expect("written");
         assert_eq!(read(&file).expect("read"), b"text");
         assert_eq!(open(&folder.path().join("absent")).expect_err("absent").kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_that_is_written_or_replaced_has_another_stamp() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, other) = (folder.path().join("file"), folder.path().join("other"));
+        assert_eq!(Stamp::of(&file), None);
+        std::fs::write(&file, "text").expect("written");
+        let first = Stamp::of(&file);
+        assert!(first.is_some() && first == Stamp::of(&file));
+        std::fs::write(&file, "a longer text").expect("written");
+        let second = Stamp::of(&file);
+        assert_ne!(first, second);
+        std::fs::write(&other, "a longer text").expect("written");
+        std::fs::rename(&other, &file).expect("renamed");
+        assert_ne!(Stamp::of(&file), second);
     }
 }

@@ -22,7 +22,7 @@ use crate::session::{self, Client, send_last};
 use crate::shared::Shared;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
-use crate::tls::{Acceptor, Channel, Greeting};
+use crate::tls::{Acceptor, Channel, Greeting, LOOK_EVERY};
 use crate::{ServerError, descriptors, warm};
 
 /// Time that a client that is refused has to read why.
@@ -70,18 +70,18 @@ impl Connections {
 pub struct Reloader(Arc<Connections>);
 
 impl Reloader {
-    /// Reads the files of [`crate::TlsFiles`] again, for connections from now on; those that are
-    /// open stay as they are. Says in the log what came of it. Blocks.
+    /// Reads the files of [`crate::TlsFiles`] again, for connections from now on. Of those that are
+    /// open, the ones end whose certificate was revoked. Says in the log what came of it. Blocks.
     ///
     /// # Errors
     /// [`ServerError::Tls`] if a file is of no use; what was read before stays in use.
     pub fn reload(&self) -> Result<(), ServerError> {
         let log = &self.0.shared.log;
         match self.0.acceptor.reload() {
-            Ok(true) => log.info("certificate, key and authorities were read again; new connections use them"),
+            Ok(true) => log.info("certificates and keys were read again; new connections use them"),
             Ok(false) => log.info("there is no certificate to read again: this server does not speak TLS"),
             Err(error) => {
-                log.warning(format_args!("the old certificate, key and authorities stay in use: {error}"));
+                log.warning(format_args!("the old certificates and keys stay in use: {error}"));
                 return Err(error);
             }
         }
@@ -154,6 +154,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let mut upkeep = tokio::spawn(upkeep(shared.clone(), stopped.clone()));
+        tokio::spawn(renew(Reloader(connections.clone()), stopped.clone()));
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         tokio::pin!(shutdown);
         loop {
@@ -244,6 +245,20 @@ pub fn serve_blocking(
     })
 }
 
+/// Reads the files of TLS again when they change, until the server ends.
+async fn renew(reloader: Reloader, mut stopped: watch::Receiver<bool>) {
+    while reloader.0.acceptor.has_files() {
+        tokio::select! {
+            _ = stopped.changed() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let reloader = reloader.clone();
+        let look = move || reloader.0.acceptor.is_outdated().then(|| reloader.reload());
+        // What failed is in the log. It is tried again when a file changes once more.
+        let _ = tokio::task::spawn_blocking(look).await;
+    }
+}
+
 /// Connections that come and go, fewer of which leave no memory worth giving back.
 const STORM: u64 = 64;
 
@@ -325,11 +340,11 @@ impl Connections {
                 Box::pin(session::run(shared, Slices::new(turns, stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
-            Some(Greeting::Welcome(Channel::Tls(stream), access)) => {
+            Some(Greeting::Welcome(Channel::Tls(stream, standing), access)) => {
                 let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
                 let owner = Owner { peer: known, connection };
-                let client = Client::new(peer.to_string(), owner, access, slot);
+                let client = Client::new(peer.to_string(), owner, access, slot).with_standing(standing);
                 Box::pin(session::run(shared, Slices::new(turns, *stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
@@ -359,7 +374,7 @@ impl Connections {
                 match self.acceptor.greet(stream, REFUSAL_DEADLINE).await {
                     Greeting::Welcome(Channel::Plain(stream), _) => send_last(stream, &frames).await,
                     #[cfg(feature = "tls")]
-                    Greeting::Welcome(Channel::Tls(stream), _) => send_last(*stream, &frames).await,
+                    Greeting::Welcome(Channel::Tls(stream, _), _) => send_last(*stream, &frames).await,
                     #[cfg(feature = "tls")]
                     Greeting::Refused { stream: Some(stream), .. } => send_last(stream.socket, &[]).await,
                     #[cfg(feature = "tls")]

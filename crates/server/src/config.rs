@@ -5,7 +5,7 @@ mod shares;
 mod volume;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ impl std::fmt::Debug for StoreAt {
     }
 }
 
-/// The PEM files of a server that speaks TLS. They are read when it starts, and by
-/// [`crate::Reloader::reload`].
+/// The PEM files of a server that speaks TLS. They are read when it starts, when one of them
+/// changes, and by [`crate::Reloader::reload`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Our certificate, then those that lead to an authority the devices trust.
@@ -50,6 +50,16 @@ pub struct TlsFiles {
     pub client_authorities: Option<PathBuf>,
     /// Authorities of the certificates of those who may push images.
     pub push_authorities: Option<PathBuf>,
+    /// Lists of the certificates of clients that these authorities have revoked.
+    pub revocations: Vec<PathBuf>,
+}
+
+impl TlsFiles {
+    /// All of them.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let authorities = [&self.client_authorities, &self.push_authorities].into_iter().flatten();
+        [&self.certificate, &self.key].into_iter().chain(authorities).chain(&self.revocations).map(PathBuf::as_path)
+    }
 }
 
 /// Who may push images.

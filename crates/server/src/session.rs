@@ -198,7 +198,7 @@ impl Session {
                 _ = inbox.stopped.changed() => {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
-                () = self.client.displaced() => self.wire.shut_down(ErrorCode::Busy, DISPLACED),
+                (code, reason) = self.client.dismissed() => self.wire.shut_down(code, reason),
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
                 () = tokio::task::yield_now(), if !self.touches.is_empty() => {}
@@ -368,9 +368,6 @@ impl Session {
         let _ = self.wire.reply_error(request, failure.code, &failure.text);
     }
 }
-
-/// What a client is told whose slot goes to another one.
-const DISPLACED: &str = "the server needs its place for another connection (--connections); connect again";
 
 /// Waits until a worker can take a command, or is gone.
 async fn room_for_command(commands: Option<&Sender<Command>>) {

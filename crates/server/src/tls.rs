@@ -9,10 +9,20 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 #[cfg(feature = "tls")]
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+#[cfg(feature = "tls")]
+use {crate::lock::locked, host::file::Stamp, std::sync::Mutex, tokio::sync::watch};
 
 use crate::ServerError;
 use crate::access::PushAccess;
 use crate::config::{TlsFiles, Uploads};
+#[cfg(feature = "tls")]
+pub(crate) use standing::Standing;
+
+#[cfg(feature = "tls")]
+mod standing;
+
+/// Between two looks at whether a file changed: whoever was revoked leaves within a second.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// First byte of a TLS handshake record.
 #[cfg(feature = "tls")]
@@ -29,14 +39,16 @@ pub(crate) struct Acceptor {
 struct Tls {
     files: TlsFiles,
     uploads: Uploads,
-    keys: std::sync::RwLock<files::Keys>,
+    keys: watch::Sender<files::Keys>,
+    /// The files as they were when they were read last, whatever came of it.
+    seen: Mutex<Vec<Option<Stamp>>>,
 }
 
 /// A connection to serve.
 pub(crate) enum Channel {
     Plain(TcpStream),
     #[cfg(feature = "tls")]
-    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>, Standing),
 }
 
 /// What came of a new connection.
@@ -77,6 +89,14 @@ impl Acceptor {
     pub fn reload(&self) -> Result<bool, ServerError> {
         Ok(false)
     }
+
+    pub fn has_files(&self) -> bool {
+        false
+    }
+
+    pub fn is_outdated(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "tls")]
@@ -84,19 +104,33 @@ impl Acceptor {
     /// Reads the certificate, the key and the authorities.
     pub fn new(files: Option<&TlsFiles>, uploads: Uploads) -> Result<Acceptor, ServerError> {
         let tls = |files: &TlsFiles| {
-            let keys = std::sync::RwLock::new(files::read(files)?);
-            Ok::<_, ServerError>(Tls { files: files.clone(), uploads, keys })
+            let seen = stamps(files);
+            let keys = watch::Sender::new(files::read(files)?);
+            Ok::<_, ServerError>(Tls { files: files.clone(), uploads, keys, seen: Mutex::new(seen) })
         };
         Ok(Acceptor { tls: files.map(tls).transpose()? })
     }
 
-    /// Reads the files again, for handshakes from now on; if that fails, what was read before stays
-    /// in use. False if there are none. Blocks.
+    /// Reads the files again, for handshakes from now on; connections whose certificate is refused
+    /// by them end. If that fails, what was read before stays in use. False if there are none.
+    /// Blocks.
     pub fn reload(&self) -> Result<bool, ServerError> {
         let Some(tls) = &self.tls else { return Ok(false) };
-        let keys = files::read(&tls.files)?;
-        *tls.keys.write().unwrap_or_else(std::sync::PoisonError::into_inner) = keys;
+        let mut seen = locked(&tls.seen);
+        // Before they are read: what changes meanwhile is seen at the next look.
+        *seen = stamps(&tls.files);
+        tls.keys.send_replace(files::read(&tls.files)?);
         Ok(true)
+    }
+
+    /// Whether there are files that can change.
+    pub fn has_files(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether a file has changed since it was read. Blocks.
+    pub fn is_outdated(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| *locked(&tls.seen) != stamps(&tls.files))
     }
 
     /// Shakes hands, if this is a server with TLS; `time` is for all of it.
@@ -110,12 +144,15 @@ impl Acceptor {
             Ok(_) => return Greeting::refused(stream, false, "the client left before it said anything"),
             Err(_) => return Greeting::refused(stream, true, "the client began no TLS handshake in time"),
         }
-        let keys = tls.keys.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let mut renewed = tls.keys.subscribe();
+        let keys = renewed.borrow_and_update().clone();
         let accept = tokio_rustls::TlsAcceptor::from(keys.config.clone()).accept(stream).into_fallible();
         match tokio::time::timeout_at(until, accept).await {
             Ok(Ok(stream)) => {
-                let pushing = tls.pushing(&keys, stream.get_ref().1.peer_certificates());
-                Greeting::Welcome(Channel::Tls(Box::new(stream)), pushing)
+                let shown = stream.get_ref().1.peer_certificates();
+                let pushing = tls.pushing(&keys, shown);
+                let standing = Standing::new(renewed, shown);
+                Greeting::Welcome(Channel::Tls(Box::new(stream), standing), pushing)
             }
             // The client has been told why; it must have the time to read it.
             Ok(Err((error, stream))) => {
@@ -144,6 +181,11 @@ impl Tls {
 }
 
 #[cfg(feature = "tls")]
+fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
+    files.paths().map(Stamp::of).collect()
+}
+
+#[cfg(feature = "tls")]
 impl Greeting {
     fn refused(socket: TcpStream, is_stranger: bool, reason: &str) -> Greeting {
         Greeting::Refused { stream: Some(Unwelcome { socket, is_stranger }), reason: reason.into() }
@@ -158,7 +200,7 @@ mod files {
 
     use tokio_rustls::rustls::crypto::CryptoProvider;
     use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
-    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
     use tokio_rustls::rustls::server::danger::ClientCertVerifier;
     use tokio_rustls::rustls::server::{ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier};
     use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto, version};
@@ -169,6 +211,8 @@ mod files {
     #[derive(Clone)]
     pub struct Keys {
         pub config: Arc<ServerConfig>,
+        /// Knows the certificates of clients; `None` if clients need none.
+        pub clients: Option<Arc<dyn ClientCertVerifier>>,
         /// Knows the certificates that may push; `None` if there is no file of their authorities.
         pub pushers: Option<Arc<dyn ClientCertVerifier>>,
     }
@@ -185,24 +229,34 @@ mod files {
         // A client that may push may connect, so the handshake accepts the authorities of both
         // files.
         let (clients, pushers) = (&files.client_authorities, &files.push_authorities);
-        let builder = match [clients, pushers].into_iter().flatten().collect::<Vec<_>>().as_slice() {
-            [] => builder.with_no_client_auth(),
-            given @ [path, ..] => {
-                let verifier = verifier(given, &provider)?;
-                let verifier = if clients.is_some() { verifier } else { verifier.allow_unauthenticated() };
-                builder.with_client_cert_verifier(verifier.build().map_err(|error| failed(path, error.to_string()))?)
-            }
+        let revoked = revocations(&files.revocations)?;
+        let build = |paths: &[&PathBuf], is_wanted| {
+            let verifier = verifier(paths, &provider)?.with_crls(revoked.iter().cloned());
+            // An authority may have no list.
+            let verifier = verifier.allow_unknown_revocation_status();
+            let verifier = if is_wanted { verifier } else { verifier.allow_unauthenticated() };
+            verifier.build().map_err(|error| failed(files.revocations.first().unwrap_or(paths[0]), error.to_string()))
         };
-        let pushers = pushers
-            .as_ref()
-            .map(|path| verifier(&[path], &provider)?.build().map_err(|error| failed(path, error.to_string())));
+        let known = match ([clients, pushers].into_iter().flatten().collect::<Vec<_>>().as_slice(), revoked.first()) {
+            ([], None) => None,
+            ([], Some(_)) => {
+                let reason = "a list of revoked certificates needs --client-ca or --push-ca";
+                return Err(failed(&files.revocations[0], reason.into()));
+            }
+            (given, _) => Some(build(given, clients.is_some())?),
+        };
+        let builder = match &known {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
+        };
+        let pushers = pushers.as_ref().map(|path| build(&[path], true)).transpose()?;
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             failed(&files.key, format!("does not go with {}: {error}", files.certificate.display()))
         })?;
         // Our clients keep their connections and take no tickets.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Keys { config: Arc::new(config), pushers: pushers.transpose()? })
+        Ok(Keys { config: Arc::new(config), clients: known, pushers })
     }
 
     /// What checks certificates by the authorities of these files.
@@ -223,6 +277,22 @@ mod files {
             return Err(failed(path, "holds no certificate in PEM form".into()));
         }
         Ok(found)
+    }
+
+    /// The lists of revoked certificates in these files, each of which may hold several.
+    fn revocations(paths: &[PathBuf]) -> Result<Vec<CertificateRevocationListDer<'static>>, ServerError> {
+        let mut lists = Vec::new();
+        for path in paths {
+            let read = || CertificateRevocationListDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
+            let found = read().map_err(|error| unusable(path, "list of revoked certificates", &error))?;
+            if found.is_empty() {
+                return Err(failed(path, "holds no list of revoked certificates in PEM form".into()));
+            }
+            lists.extend(found);
+        }
+        // The first of an authority is the one that is looked at, and the newest stands last.
+        lists.reverse();
+        Ok(lists)
     }
 
     fn unusable(path: &Path, what: &str, error: &pem::Error) -> ServerError {

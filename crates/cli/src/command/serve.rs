@@ -82,6 +82,11 @@ struct AccessArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     push_ca: Option<PathBuf>,
 
+    /// Refuse clients whose certificate stands in a list of revoked ones in this file (PEM); can be
+    /// given several times
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    crl: Vec<PathBuf>,
+
     /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
     #[arg(long, conflicts_with = "push_ca")]
     read_only: bool,
@@ -239,6 +244,7 @@ impl AccessArgs {
             key: self.tls_key.clone()?,
             client_authorities: self.client_ca.clone(),
             push_authorities: self.push_ca.clone(),
+            revocations: self.crl.clone(),
         })
     }
 }
@@ -263,8 +269,8 @@ impl ResearchArgs {
     }
 }
 
-/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and
-/// authorities read again.
+/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates and keys read
+/// again, though they did not change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     check_store(&args.store)?;
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);

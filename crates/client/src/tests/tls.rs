@@ -67,6 +67,7 @@ fn files(identity: &Identity, client_authorities: Option<&Authority>) -> Option<
         key: identity.key.clone(),
         client_authorities: client_authorities.map(|authority| authority.file.clone()),
         push_authorities: None,
+        revocations: Vec::new(),
     })
 }
 

@@ -24,15 +24,12 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
         .partition(|volume| volume.writable || volume.journal.is_some() || volume.folder.join(JOURNAL).is_dir());
     let journals = config.volumes.iter().filter_map(|volume| volume.journal.as_deref());
     let written = [store].into_iter().chain(writable.iter().map(|volume| volume.folder.as_path())).chain(journals);
-    let tls = config.tls.iter().flat_map(|files| {
-        let authorities = [files.client_authorities.as_deref(), files.push_authorities.as_deref()];
-        [files.certificate.as_path(), files.key.as_path()].into_iter().chain(authorities.into_iter().flatten())
-    });
+    let tls = config.tls.iter().flat_map(server::TlsFiles::paths);
     Sandbox::new(Role::Server)
         .write(written.filter(|folder| folder.is_dir()))
         .read(readable.iter().map(|volume| &volume.folder))
         .read(links(store))
-        // Certificates are renewed by files of the same name, which are read on SIGHUP.
+        // Certificates are renewed by other files of the same name.
         .read(folders_of(tls))
         .create(ready.folder())
 }
