@@ -143,7 +143,8 @@ pub(crate) fn wanted(options: *const runnel_options) -> Result<Wanted, Failure> 
         (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
         _ => return Err(Failure::new(libc::EINVAL, "a certificate needs its key, and a key its certificate")),
     };
-    let trust = Trust { authorities: file(given.authorities_file, "options.authorities_file")?, identity };
+    let authorities = file(given.authorities_file, "options.authorities_file")?;
+    let trust = Trust { authorities, identity, ..Trust::default() };
     let config = Config { open_deadline: deadline, trust, ..Config::default() };
     Ok(Wanted { config, options, deadline_ms: given.deadline_ms })
 }

@@ -1,23 +1,27 @@
 //! TLS 1.3. rustls does no I/O: this module moves bytes between its state machine and the socket.
 //!
-//! A [`TlsConnector`] knows the authorities and our own certificate. It turns errors of rustls into
-//! errors that a user can act on.
+//! A [`TlsConnector`] knows the authorities and our own certificate. Before each handshake it looks
+//! whether their files have changed, and reads them again then: certificates that live for days are
+//! renewed under mounts that live for months. It turns errors of rustls into errors that a user can
+//! act on.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use host::file::Stamp;
+use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::error::ConnectionError;
 use crate::poll::wait_until;
 use crate::target::Server;
-use crate::trust::{SYSTEM_AUTHORITIES, Trust};
+use crate::trust::Trust;
 
 /// Plain bytes that wait for the handshake or the socket at most.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -27,8 +31,16 @@ const UNSENT_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct TlsConnector {
     server: Server,
     name: ServerName<'static>,
-    authorities: PathBuf,
+    trust: Trust,
+    /// Of all clones.
+    held: Arc<Mutex<Held>>,
+}
+
+/// What the files of a [`Trust`] held when they were of use last.
+struct Held {
     config: Arc<ClientConfig>,
+    /// The files as they were when they were read last, whatever came of it.
+    seen: Vec<Option<Stamp>>,
 }
 
 /// An encrypted connection.
@@ -45,36 +57,35 @@ impl TlsConnector {
             reason: "its name cannot stand in a certificate".to_string(),
         };
         let name = ServerName::try_from(host).map_err(bad_name)?;
-        let authorities = trust.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
-        let roots = read_authorities(&authorities)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let unusable =
-            |error: rustls::Error| ConnectionError::Tls { server: server.clone(), reason: error.to_string() };
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(unusable)?
-            .with_root_certificates(roots);
-        let mut config = match &trust.identity {
-            None => builder.with_no_client_auth(),
-            Some(identity) => {
-                let chain = read_certificates(&identity.certificate)?;
-                let unreadable = |error| unusable_file(&identity.key, "private key", &error);
-                let key = PrivateKeyDer::from_pem_file(&identity.key).map_err(unreadable)?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| ConnectionError::Trust {
-                    path: identity.key.clone(),
-                    reason: format!("does not go with {}: {error}", identity.certificate.display()),
-                })?
+        let seen = stamps(server, trust);
+        let held = Arc::new(Mutex::new(Held { config: read(server, trust)?, seen }));
+        Ok(TlsConnector { server: server.clone(), name, trust: trust.clone(), held })
+    }
+
+    /// What to connect with. If the files have changed they are read again; new ones that are of no
+    /// use are told once, and change nothing.
+    fn config(&self) -> Arc<ClientConfig> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before they are read: what changes meanwhile is seen next time.
+        let found = stamps(&self.server, &self.trust);
+        if held.seen != found {
+            held.seen = found;
+            match read(&self.server, &self.trust) {
+                Ok(config) => held.config = config,
+                Err(error) => {
+                    let line = format!("warning: {}: the old certificates stay in use: {error}", self.server);
+                    // Where standard error is closed, the mount goes on without the warning.
+                    let _ = writeln!(io::stderr(), "{}", units::printable_line(line.as_bytes()));
+                }
             }
-        };
-        // Tickets save a signature, at the price of memory and of knowing a device again.
-        config.resumption = rustls::client::Resumption::disabled();
-        Ok(TlsConnector { server: server.clone(), name, authorities, config: Arc::new(config) })
+        }
+        held.config.clone()
     }
 
     /// Agrees on keys over a fresh connection and checks the server's certificate.
     pub fn handshake(&self, socket: TcpStream, time: Duration) -> Result<TlsStream, ConnectionError> {
         let until = Instant::now() + time;
-        let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+        let mut session = ClientConnection::new(self.config(), self.name.clone())
             .map_err(|error| self.explain(io::Error::other(error)))?;
         session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let mut stream = TlsStream { socket, session };
@@ -130,7 +141,8 @@ impl TlsConnector {
     }
 
     fn explain_certificate(&self, why: &CertificateError) -> String {
-        let authorities = self.authorities.display();
+        let authorities = self.trust.authorities_file();
+        let authorities = authorities.display();
         match why {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 "its certificate has expired, or this machine's clock is wrong".into()
@@ -227,6 +239,47 @@ impl AsFd for TlsStream {
     }
 }
 
+fn stamps(server: &Server, trust: &Trust) -> Vec<Option<Stamp>> {
+    trust.files(server).iter().map(|file| Stamp::of(file)).collect()
+}
+
+/// Reads all files.
+fn read(server: &Server, trust: &Trust) -> Result<Arc<ClientConfig>, ConnectionError> {
+    let unusable = |error: rustls::Error| ConnectionError::Tls { server: server.clone(), reason: error.to_string() };
+    let authorities = trust.authorities_file();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(read_authorities(&authorities)?), provider.clone())
+            // An authority may have no list.
+            .allow_unknown_revocation_status();
+    // The first of an authority is the one that is looked at, and the newest stands last.
+    for file in trust.revocations.iter().rev() {
+        verifier = verifier.with_crls(read_revocations(file)?.into_iter().rev());
+    }
+    let path = trust.revocations.first().unwrap_or(&authorities);
+    let verifier =
+        verifier.build().map_err(|error| ConnectionError::Trust { path: path.clone(), reason: error.to_string() })?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(unusable)?
+        .with_webpki_verifier(verifier);
+    let mut config = match &trust.identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let chain = read_certificates(&identity.certificate)?;
+            let unreadable = |error| unusable_file(&identity.key, "private key", &error);
+            let key = PrivateKeyDer::from_pem_file(&identity.key).map_err(unreadable)?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| ConnectionError::Trust {
+                path: identity.key.clone(),
+                reason: format!("does not go with {}: {error}", identity.certificate.display()),
+            })?
+        }
+    };
+    // Tickets save a signature, at the price of memory and of knowing a device again.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
 /// The authorities of a PEM file. One that rustls cannot use is no reason to refuse the others:
 /// bundles hold odd ones.
 fn read_authorities(path: &Path) -> Result<RootCertStore, ConnectionError> {
@@ -246,6 +299,18 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Connec
         return Err(ConnectionError::Trust { path: path.into(), reason: "holds no certificate in PEM form".into() });
     }
     Ok(certificates)
+}
+
+/// The lists of a PEM file.
+fn read_revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, ConnectionError> {
+    let unreadable = |error| unusable_file(path, "lists of revoked certificates", &error);
+    let lists = CertificateRevocationListDer::pem_file_iter(path).map_err(unreadable)?;
+    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    if lists.is_empty() {
+        let reason = "holds no list of revoked certificates in PEM form".into();
+        return Err(ConnectionError::Trust { path: path.into(), reason });
+    }
+    Ok(lists)
 }
 
 fn unusable_file(path: &Path, what: &str, error: &rustls::pki_types::pem::Error) -> ConnectionError {

@@ -1,8 +1,9 @@
 //! TCP, or TLS over it, as one non-blocking socket.
 //!
-//! A [`Dialer`] makes connections to one server. Certificates and keys are read once, when a
-//! session opens, and shared by its connections. The TLS handshake is part of dialling, so a server
-//! that cannot be trusted is an error with a reason and not a lost connection.
+//! A [`Dialer`] makes connections to one server. Certificates and keys are read when a session
+//! opens and when their files change, and shared by its connections. The TLS handshake is part of
+//! dialling, so a server that cannot be trusted is an error with a reason and not a lost
+//! connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use crate::target::Server;
 
 /// Where Debian and most others keep the authorities they trust.
-pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Whom to trust over TLS, and who we are. Of no use to connections that are not encrypted.
+/// Whom to trust over TLS, and who we are: by files, which may be renewed at any time. Of no use to
+/// connections that are not encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// A PEM file of authorities to trust instead of the system's.
     pub authorities: Option<PathBuf>,
     /// Our own certificate and its key, for servers that ask for one.
     pub identity: Option<Identity>,
+    /// PEM files with lists of the certificates of servers that these authorities have revoked.
+    pub revocations: Vec<PathBuf>,
 }
 
 /// Two PEM files.
@@ -26,13 +29,19 @@ pub struct Identity {
 }
 
 impl Trust {
-    /// The files that are read before the first connection to `server`.
+    /// The file of authorities that counts.
+    pub(crate) fn authorities_file(&self) -> PathBuf {
+        self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into())
+    }
+
+    /// The files that are read before the first connection to `server`, and again before a later
+    /// one if they have changed.
     pub fn files(&self, server: &Server) -> Vec<PathBuf> {
         if !server.scheme.is_secure() {
             return Vec::new();
         }
-        let authorities = self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+        let authorities = self.authorities_file();
         let identity = self.identity.iter().flat_map(|identity| [identity.certificate.clone(), identity.key.clone()]);
-        std::iter::once(authorities).chain(identity).collect()
+        std::iter::once(authorities).chain(identity).chain(self.revocations.iter().cloned()).collect()
     }
 }

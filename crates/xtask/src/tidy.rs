@@ -104,7 +104,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("erofs", &["image"]),
     ("pack", &["image", "codec", "elf", "host", "profile"]),
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec", "host", "trust"]),
-    ("connection", &["wire"]),
+    ("connection", &["wire", "host"]),
     ("client", &["cache", "wire", "connection", "image", "codec", "host", "predict", "profile", "trust"]),
     ("stream", &["wire", "connection", "codec"]),
     ("mount", &["client", "connection", "elf", "erofs", "fuse", "host", "image", "stream"]),

@@ -1,6 +1,5 @@
 //! The sandbox of a command, and the option to do without.
 
-#[cfg(feature = "full")]
 use std::path::{Path, PathBuf};
 
 use ::sandbox::{Entered, Sandbox};
@@ -41,7 +40,6 @@ impl SandboxArgs {
 
 /// The folders in which files lie that somebody may replace, and those where they lie if they are
 /// links.
-#[cfg(feature = "full")]
 pub fn folders_of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let folder = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

@@ -18,6 +18,8 @@ mod pin;
 mod proofs;
 mod push;
 mod real_server;
+#[cfg(feature = "tls")]
+mod renewal;
 mod signed;
 mod start;
 #[cfg(feature = "tls")]

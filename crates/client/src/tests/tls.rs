@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
+    RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use server::TlsFiles;
 use store::{Memory, Store};
 use tempfile::TempDir;
@@ -18,28 +21,49 @@ use crate::{ClientError, Config, Session, admin};
 use connection::{ConnectionError, Identity, Target, Trust};
 
 /// An authority, with its certificate in a file.
-struct Authority {
+pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    file: PathBuf,
+    pub file: PathBuf,
+}
+
+impl Authority {
+    /// Its list of revoked certificates, in PEM form.
+    pub fn revoked(&self, serials: &[u64]) -> String {
+        let revoked = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2026, 1, 2),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
 }
 
 /// A folder of keys.
-struct Keys {
+pub(super) struct Keys {
     folder: TempDir,
 }
 
 impl Keys {
-    fn new() -> Keys {
+    pub fn new() -> Keys {
         Keys { folder: tempfile::tempdir().unwrap() }
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    fn authority(&self, name: &str) -> Authority {
+    pub fn authority(&self, name: &str) -> Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -48,7 +72,7 @@ impl Keys {
         Authority { issuer: Issuer::new(params, key), file }
     }
 
-    fn issue(&self, authority: &Authority, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
+    pub fn issue(&self, authority: &Authority, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
         change(&mut params);
@@ -61,7 +85,7 @@ impl Keys {
     }
 }
 
-fn files(identity: &Identity, client_authorities: Option<&Authority>) -> Option<TlsFiles> {
+pub(super) fn files(identity: &Identity, client_authorities: Option<&Authority>) -> Option<TlsFiles> {
     Some(TlsFiles {
         certificate: identity.certificate.clone(),
         key: identity.key.clone(),
@@ -79,21 +103,21 @@ fn push(rig: &Rig, keys: &Keys, tree: &Tree, trust: &Trust) -> Result<units::Ima
     upload(&path, &target, &Config { connection: trusted(trust), ..plain() }, &mut |_| ())
 }
 
-fn start(tree: &Tree, tls: Option<TlsFiles>) -> Rig {
+pub(super) fn start(tree: &Tree, tls: Option<TlsFiles>) -> Rig {
     let store = Memory::new();
     store.put_atomic("app.rnl", &tree.bytes).unwrap();
     Rig::start_with(&store, |config| config.tls = tls)
 }
 
-fn trusting(authorities: &Path) -> Trust {
-    Trust { authorities: Some(authorities.into()), identity: None }
+pub(super) fn trusting(authorities: &Path) -> Trust {
+    Trust { authorities: Some(authorities.into()), ..Trust::default() }
 }
 
 fn trusted(trust: &Trust) -> connection::Config {
     connection::Config { trust: trust.clone(), ..connection::Config::default() }
 }
 
-fn open(rig: &Rig, scheme: &str, trust: &Trust) -> Result<Arc<Session>, ClientError> {
+pub(super) fn open(rig: &Rig, scheme: &str, trust: &Trust) -> Result<Arc<Session>, ClientError> {
     let target = Target::parse(&format!("{scheme}://{}/app", rig.address)).unwrap();
     Session::open(&target, Config { connection: trusted(trust), ..plain() })
 }
@@ -102,7 +126,7 @@ fn refusal(rig: &Rig, scheme: &str, trust: &Trust) -> String {
     open(rig, scheme, trust).err().expect("it must be refused").to_string()
 }
 
-fn read_all(session: &Session, tree: &Tree) {
+pub(super) fn read_all(session: &Session, tree: &Tree) {
     for (inode, contents) in &tree.files {
         let bytes = contents.len() as u32;
         assert!(read(session, 5, *inode, 0, bytes).wait().as_ref() == Ok(contents), "inode {inode:?}");

@@ -9,6 +9,7 @@ use client::Config;
 use connection::Target;
 
 use crate::command::ready::ReadyFile;
+use crate::command::sandboxed::folders_of;
 
 /// TCP port of name servers, for answers too long for UDP.
 const DNS: u16 = 53;
@@ -26,12 +27,14 @@ pub fn sandbox(target: &Target, config: &Config, mut folders: Vec<PathBuf>, read
         (Target::File(image), _) => Sandbox::new(Role::LocalMount).read([image]),
         (_, None) => Sandbox::new(Role::LocalMount),
         (_, Some(server)) => {
+            let files = config.connection.trust.files(server);
+            // Certificates are renewed by other files of the same name.
+            let read = folders_of(files.iter().map(PathBuf::as_path));
             let anchor = config.signed.anchor(server);
             if anchor.is_some() {
                 folders.extend(config.signed.folder.clone());
             }
-            let sandbox = Sandbox::new(Role::RemoteMount).connect([server.port, DNS]);
-            sandbox.read(config.connection.trust.files(server)).read(anchor)
+            Sandbox::new(Role::RemoteMount).connect([server.port, DNS]).read(read).read(anchor)
         }
     };
     for folder in &folders {

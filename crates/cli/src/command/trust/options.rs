@@ -8,7 +8,7 @@ use connection::{Identity, Trust};
 /// Variable that names a file of authorities, for commands without `--ca`.
 const AUTHORITIES: &str = "RUNNEL_CA";
 
-/// Whom to trust, and who we are.
+/// Whom to trust, and who we are. The files may be renewed while the command runs.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Encryption (runnels://, https://)")]
 pub struct TrustArgs {
@@ -23,6 +23,11 @@ pub struct TrustArgs {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
+
+    /// Refuse servers whose certificate stands in a list of revoked ones in this file (PEM); can be
+    /// given several times
+    #[arg(long, value_name = "FILE")]
+    crl: Vec<PathBuf>,
 }
 
 impl TrustArgs {
@@ -44,6 +49,7 @@ impl TrustArgs {
         Trust {
             authorities: self.ca.clone().or_else(from_environment),
             identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            revocations: self.crl.clone(),
         }
     }
 }
