@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -112,6 +113,20 @@ pub fn incomplete(output: &Output, error: anyhow::Error) -> anyhow::Error {
 /// # Errors
 /// It cannot be written; the old file is as it was.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    // Of any new file: what the umask leaves of these.
+    replace_as(path, bytes, 0o666)
+}
+
+/// The same for what nobody else may read, unless the old file says so.
+///
+/// # Errors
+/// As [`replace`].
+#[cfg(feature = "full")]
+pub fn replace_secret(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    replace_as(path, bytes, 0o600)
+}
+
+fn replace_as(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     // A link stays one: what it leads to is replaced.
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -126,7 +141,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     let part = PathBuf::from(part);
-    let mut file = std::fs::File::options().write(true).create_new(true).open(&part).with_context(failed)?;
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(&part).with_context(failed)?;
     let written = match old {
         Some(old) => file.set_permissions(old.permissions()),
         None => Ok(()),

@@ -1,12 +1,16 @@
 //! `runnel trust`, and the options by which every command that connects trusts a server.
 
 #[cfg(feature = "full")]
+mod authority;
+#[cfg(feature = "full")]
 mod key_folder;
 #[cfg(feature = "full")]
 mod names;
 mod options;
 #[cfg(feature = "full")]
 mod publisher;
+#[cfg(feature = "full")]
+mod tls;
 
 #[cfg(feature = "full")]
 use std::process::ExitCode;
@@ -15,7 +19,7 @@ pub use options::TrustArgs;
 #[cfg(feature = "full")]
 pub use {key_folder::PassphraseArgs, publisher::sign_push};
 
-/// Make what servers and devices know each other by
+/// Make what servers and devices know each other by, and sign the names of images
 #[cfg(feature = "full")]
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,6 +32,7 @@ pub struct Args {
 enum Action {
     #[command(flatten)]
     Names(names::Action),
+    Tls(tls::Args),
 }
 
 /// Does what the subcommand says.
@@ -35,5 +40,6 @@ enum Action {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
         Action::Names(action) => names::run(action),
+        Action::Tls(args) => tls::run(args),
     }
 }
