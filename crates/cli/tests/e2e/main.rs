@@ -29,6 +29,7 @@ mod service;
 mod signed;
 mod support;
 mod syscalls;
+mod trust;
 mod upgrade;
 mod versions;
 mod volume;
