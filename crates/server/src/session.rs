@@ -292,6 +292,8 @@ impl Session {
             Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
                 self.pushes.iter_mut().for_each(|pushes| pushes.told_speed(round_trip, zstd, lz4))
             }
+            // Nobody needs one.
+            Notice::Bearer(_) => {}
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }

@@ -322,7 +322,7 @@ impl ClientConnection {
             Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => {
                 self.check_feature(FEATURE_VOLUMES, "volumes")?;
             }
-            Notice::TokenEnd { .. } | Notice::Credit { .. } | Notice::StopPush { .. } => {}
+            Notice::TokenEnd { .. } | Notice::Bearer(_) | Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }
         self.outgoing.push_request(None, &ClientMessage::Notice(notice));
         Ok(())

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId};
 
+use crate::bearer::Bearer;
 use crate::coding::Reader;
 use crate::error::WireError;
 use crate::format::{
@@ -33,6 +34,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::DeviceSpeed
         | ClientKind::FileClose
         | ClientKind::FileShare
+        | ClientKind::Bearer
         | ClientKind::RateLimit => ClientMessage::Notice(notice(kind, &mut reader)?),
         ClientKind::PutMeta => ClientMessage::PutMeta {
             request: request(&mut reader)?,
@@ -102,6 +104,7 @@ fn notice(kind: ClientKind, reader: &mut Reader) -> Result<Notice, WireError> {
             let (volume, file) = (image(reader)?, volume::file_number(reader)?);
             Notice::FileShare { volume, file, share: volume::read_share(reader)? }
         }
+        ClientKind::Bearer => Notice::Bearer(Bearer::received(reader.name()?)),
         // the caller passes kinds of notices only
         _ => Notice::RateLimit { bytes_per_second: reader.u64("bytes per second")? },
     })

@@ -2,7 +2,7 @@
 //! it.
 
 use crate::coding::{Frame, Writer};
-use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
+use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, NAME_BYTES_MAX, ServerKind};
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEncoding, PushHeader, PushPiece, Reply, Request,
     ServerMessage,
@@ -43,6 +43,10 @@ fn client_notice(notice: &Notice) -> Frame {
         }
         Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
             writer(ClientKind::DeviceSpeed).u32(*round_trip).u32(*zstd).u32(*lz4)
+        }
+        Notice::Bearer(bearer) => {
+            let text = cut(bearer.reveal(), NAME_BYTES_MAX);
+            writer(ClientKind::Bearer).u8(text.len() as u8).raw(text.as_bytes())
         }
         Notice::RateLimit { bytes_per_second } => writer(ClientKind::RateLimit).u64(*bytes_per_second),
     }

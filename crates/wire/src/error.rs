@@ -85,6 +85,12 @@ pub enum WireError {
         /// Our newest.
         max: u16,
     },
+    /// The server is of an older version than what we need of it.
+    #[error("the server is older and knows no {what}: have it upgraded, or connect without")]
+    Lacks {
+        /// What.
+        what: &'static str,
+    },
     /// A frame that is not allowed now.
     #[error("frame {kind} is not allowed {when}")]
     WrongOrder {

@@ -34,6 +34,9 @@ pub const FEATURE_DECODED: u64 = 512;
 pub const FEATURE_LONE_PAGES: u64 = 1024;
 /// Feature bit 11: the server has signed names, and takes TrustRead and TrustWrite.
 pub const FEATURE_SIGNED_NAMES: u64 = 2048;
+/// Feature bit 12: the client says who it is with a Bearer, right behind its Hello. Only a client
+/// that sends one states it.
+pub const FEATURE_TOKENS: u64 = 4096;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_VOLUMES
@@ -42,9 +45,10 @@ pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_PIECES
     | FEATURE_DECODED
     | FEATURE_LONE_PAGES
-    | FEATURE_SIGNED_NAMES;
+    | FEATURE_SIGNED_NAMES
+    | FEATURE_TOKENS;
 /// Those that a connection uses unless its owner says otherwise.
-pub const FEATURES_USUAL: u64 = FEATURES & !(FEATURE_START | FEATURE_LONE_PAGES);
+pub const FEATURES_USUAL: u64 = FEATURES & !(FEATURE_START | FEATURE_LONE_PAGES | FEATURE_TOKENS);
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;
@@ -286,6 +290,8 @@ kinds! {
         Hint = 0x24,
         /// How fast the device decodes.
         DeviceSpeed = 0x25,
+        /// Who the client is.
+        Bearer = 0x62,
         /// Begins an upload.
         PutOpen = 0x70,
         /// Part of the superblock or metadata of an upload.

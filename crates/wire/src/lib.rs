@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod bearer;
 mod client;
 mod code;
 mod coding;
@@ -31,6 +32,7 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use bearer::Bearer;
 pub use client::{ClientConfig, ClientConnection, ClientEvent, Unanswered};
 pub use coding::Output;
 pub use error::{Refused, WireError};

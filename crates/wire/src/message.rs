@@ -8,6 +8,7 @@ mod request;
 use bytes::Bytes;
 use units::{ActionId, BlockId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
 
+use crate::bearer::Bearer;
 use crate::volume::Share;
 
 pub use crate::code::ErrorCode;
@@ -261,6 +262,9 @@ pub enum Notice {
         /// The same for LZ4.
         lz4: u32,
     },
+    /// Who the client is, for what it asks from now on. Only if the client states
+    /// [`crate::format::FEATURE_TOKENS`].
+    Bearer(Bearer),
     /// The server may send at most so many bytes a second on this connection, everything counted.
     RateLimit {
         /// Bytes per second; 0 for no limit.

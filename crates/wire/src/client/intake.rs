@@ -6,8 +6,8 @@ use super::{ClientConnection, ClientEvent, State};
 use crate::decode;
 use crate::error::WireError;
 use crate::format::{
-    FEATURE_DECODED, FEATURE_LONE_PAGES, FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FRAME_HEADER_BYTES, ServerKind,
-    VERSION, VERSION_MIN,
+    FEATURE_DECODED, FEATURE_LONE_PAGES, FEATURE_PIECES, FEATURE_PROOFS, FEATURE_START, FEATURE_TOKENS,
+    FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN,
 };
 use crate::inbox::Arrived;
 use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerMessage};
@@ -95,6 +95,10 @@ impl ClientConnection {
     fn take_hello(&mut self, now: Moment, hello: HelloReply) -> Result<(), WireError> {
         if !(VERSION_MIN..=VERSION).contains(&hello.version) {
             return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
+        }
+        // The server drops the connection at the Bearer that follows our Hello.
+        if self.config.features & FEATURE_TOKENS & !hello.features != 0 {
+            return Err(WireError::Lacks { what: "tokens" });
         }
         self.liveness.hello(now);
         let hello = HelloReply { features: hello.features & self.config.features, ..hello };

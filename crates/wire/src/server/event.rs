@@ -70,6 +70,7 @@ impl ServerEvent {
             ServerEvent::Notice(Notice::Touch { pages, .. } | Notice::Hint { pages, .. }) => {
                 size_of_val(pages.as_slice())
             }
+            ServerEvent::Notice(Notice::Bearer(bearer)) => bearer.reveal().len(),
             ServerEvent::Request { ask, .. } => ask.memory_bytes(),
             _ => 0,
         };

@@ -6,7 +6,7 @@ use super::push::PushQueue;
 use super::{ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_PIECES, FEATURE_VOLUMES, VERSION, VERSION_MIN};
+use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_PIECES, FEATURE_TOKENS, FEATURE_VOLUMES, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEndReason, Reply, Request, ServerMessage,
@@ -92,6 +92,7 @@ impl ServerConnection {
             }
             ClientMessage::Notice(Notice::FileClose { .. }) => (FEATURE_VOLUMES, "FileClose"),
             ClientMessage::Notice(Notice::FileShare { .. }) => (FEATURE_VOLUMES, "FileShare"),
+            ClientMessage::Notice(Notice::Bearer(_)) => (FEATURE_TOKENS, "Bearer"),
             ClientMessage::Notice(Notice::RateLimit { .. }) => (FEATURE_VOLUMES, "RateLimit"),
             _ => return Ok(()),
         };

@@ -6,15 +6,15 @@ use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, StreamId,
 
 use super::samples::{Samples, flat, header};
 use crate::format::{
-    ClientKind, EVENTS_MAX, FEATURES, FRAME_BYTES_MAX, PINGS_MAX, PROOF_BYTES_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX,
-    START_BYTES_MAX, STREAMS_MAX, ServerKind,
+    ClientKind, EVENTS_MAX, FEATURE_TOKENS, FEATURES, FRAME_BYTES_MAX, PINGS_MAX, PROOF_BYTES_MAX, REQUESTS_MAX,
+    SMALL_FRAME_BYTES_MAX, START_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::server::MEMORY_PER_BYTE;
 use crate::{
-    BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
-    PushEndReason, PushHeader, PushPiece, Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent,
-    WireError, encode,
+    Bearer, BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle,
+    PushEncoding, PushEndReason, PushHeader, PushPiece, Refused, Reply, Request, ServerConfig, ServerConnection,
+    ServerEvent, WireError, encode,
 };
 
 fn hello() -> ClientMessage {
@@ -233,6 +233,27 @@ fn hints_need_the_feature() {
         ClientMessage::Notice(Notice::Hint { image: ImageHandle(1), token: Token(1), pages: vec![PageId::default()] });
     let error = server_gets(&[hello(), hint]).err();
     assert_eq!(error, Some(WireError::WrongOrder { kind: "Hint", when: "without the feature" }));
+}
+
+#[test]
+fn tokens_need_the_feature_and_a_server_that_knows_them() {
+    let token = || Notice::Bearer(Bearer::received("rnl_x".to_owned()));
+    let error = server_gets(&[hello(), ClientMessage::Notice(token())]).err();
+    assert_eq!(error, Some(WireError::WrongOrder { kind: "Bearer", when: "without the feature" }));
+    let config = ClientConfig { features: FEATURES, ..ClientConfig::default() };
+    let mut client = ClientConnection::new(config, Moment(0));
+    client.request(Moment(0), Request::List).unwrap();
+    client.notify(token()).unwrap();
+    let (mut sent, mut server) = (Vec::new(), ServerConnection::new(ServerConfig::default(), Moment(0)));
+    client.transmit(Moment(0), &mut sent, usize::MAX);
+    server.receive(Moment(0), &sent).unwrap();
+    let events: Vec<_> = std::iter::from_fn(|| server.poll_event()).collect();
+    assert!(matches!(&events[1..], [ServerEvent::Request { .. }, ServerEvent::Notice(notice)] if *notice == token()));
+    // One from before there were tokens.
+    let features = FEATURES & !FEATURE_TOKENS;
+    let reply = HelloReply { version: crate::format::VERSION, features, frame_bytes_max: 1 << 20 };
+    let error = client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(reply)))).unwrap_err();
+    assert_eq!(error, WireError::Lacks { what: "tokens" });
 }
 
 #[test]

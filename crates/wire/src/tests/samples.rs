@@ -11,8 +11,8 @@ use crate::format::{
 };
 use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
-    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
-    Request,
+    Bearer, BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
+    Reply, Request,
 };
 
 pub struct Samples(pub SplitMix64);
@@ -180,6 +180,7 @@ impl Samples {
                 token: self.token(),
                 pages: self.pages(HINT_PAGES_MAX),
             }),
+            11 if self.flag() => ClientMessage::Notice(Notice::Bearer(Bearer::received(self.text(1, 255)))),
             12 if self.flag() => {
                 let (round_trip, zstd, lz4) = (self.u32(), self.u32(), self.u32());
                 ClientMessage::Notice(Notice::DeviceSpeed { round_trip, zstd, lz4 })
