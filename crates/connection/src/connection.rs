@@ -8,7 +8,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use units::{Moment, RequestId};
-use wire::{ClientConfig, ClientConnection, ClientEvent, Reply, WireError};
+use wire::format::FEATURE_TOKENS;
+use wire::{ClientConfig, ClientConnection, ClientEvent, ErrorCode, Notice, Reply, WireError};
 
 use crate::clock::Clock;
 use crate::error::ConnectionError;
@@ -61,14 +62,21 @@ impl Connection {
     /// [`ConnectionError`]: no connection, or no server that can be trusted.
     pub fn connect(
         dialer: &Dialer,
-        config: ClientConfig,
+        mut config: ClientConfig,
         clock: Clock,
         time: Duration,
     ) -> Result<Connection, ConnectionError> {
         let stream = dialer.dial(time)?;
         let address = stream.address().map_err(|source| dialer.explain(source))?;
+        let bearer = dialer.bearer.clone();
+        config.features |= bearer.as_ref().map_or(0, |_| FEATURE_TOKENS);
+        let mut machine = ClientConnection::new(config, clock.now());
+        if let Some(bearer) = bearer {
+            // With the hello, before all requests. A new connection has room for it.
+            let _ = machine.notify(Notice::Bearer(bearer));
+        }
         Ok(Connection {
-            machine: ClientConnection::new(config, clock.now()),
+            machine,
             server: dialer.server.clone(),
             dialer: dialer.clone(),
             stream,
@@ -250,9 +258,16 @@ impl Connection {
                 ConnectionError::Lost { source, .. } if !greeted => ConnectionError::no_greeting(server, &source),
                 other => other,
             },
-            (source @ (WireError::Peer { .. } | WireError::Version { .. } | WireError::Lost), _) => {
-                ConnectionError::Wire { server, source }
+            (WireError::Peer { code: code @ ErrorCode::Forbidden, text }, _) => {
+                ConnectionError::Refused { server, code, text }
             }
+            (
+                source @ (WireError::Peer { .. }
+                | WireError::Version { .. }
+                | WireError::Lacks { .. }
+                | WireError::Lost),
+                _,
+            ) => ConnectionError::Wire { server, source },
             (WireError::Deadline { limit, .. }, _) if !greeted => ConnectionError::no_greeting_within(server, limit),
             (source, _) if !greeted => ConnectionError::OtherProtocol { server, found: self.described(&source) },
             (source, _) => ConnectionError::Wire { server, source },

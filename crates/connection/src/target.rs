@@ -280,6 +280,12 @@ impl Server {
         Ok(Server { scheme, host: host.into(), port })
     }
 
+    /// Whether it is this machine, as far as the name tells.
+    pub fn is_this_machine(&self) -> bool {
+        let address = self.host.parse::<std::net::IpAddr>();
+        address.map_or(self.host == "localhost", |address| address.to_canonical().is_loopback())
+    }
+
     /// `host` or `host:port`, with brackets where they are needed.
     pub fn authority(&self) -> String {
         let host = &self.host;

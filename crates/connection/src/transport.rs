@@ -10,6 +10,8 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use wire::Bearer;
+
 use crate::error::ConnectionError;
 use crate::poll::{wait, wait_until};
 use crate::target::Server;
@@ -22,6 +24,8 @@ use crate::trust::Trust;
 pub struct Dialer {
     /// The server.
     pub server: Server,
+    /// What tells it who we are.
+    pub(crate) bearer: Option<Bearer>,
     #[cfg(feature = "tls")]
     connector: Option<TlsConnector>,
 }
@@ -35,16 +39,24 @@ pub enum Transport {
     Tls(Box<TlsStream>),
 }
 
+/// Why a token does not leave this machine in the clear.
+const BARE_TOKEN: &str =
+    "a token would travel in the clear: use runnels:// (TLS), or leave --token-file and RUNNEL_TOKEN away";
+
 impl Dialer {
     /// Reads the certificates that are needed to trust the server.
     ///
     /// # Errors
     /// [`ConnectionError`]: certificates or a key cannot be used, or there is no TLS in this build.
     pub fn new(server: &Server, trust: &Trust) -> Result<Dialer, ConnectionError> {
+        let bearer = trust.bearer.clone().filter(|_| !server.scheme.is_http());
+        if bearer.is_some() && !server.scheme.is_secure() && !server.is_this_machine() {
+            return Err(ConnectionError::Tls { server: server.clone(), reason: BARE_TOKEN.into() });
+        }
         #[cfg(feature = "tls")]
         {
             let connector = server.scheme.is_secure().then(|| TlsConnector::new(server, trust)).transpose()?;
-            Ok(Dialer { server: server.clone(), connector })
+            Ok(Dialer { server: server.clone(), bearer, connector })
         }
         #[cfg(not(feature = "tls"))]
         {
@@ -53,7 +65,7 @@ impl Dialer {
                 let reason = "this runnel was built without TLS (cargo feature `tls`)".into();
                 return Err(ConnectionError::Tls { server: server.clone(), reason });
             }
-            Ok(Dialer { server: server.clone() })
+            Ok(Dialer { server: server.clone(), bearer })
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use wire::Bearer;
+
 use crate::target::Server;
 
 /// Where Debian and most others keep the authorities they trust.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Whom to trust over TLS, and who we are: by files, which may be renewed at any time. Of no use to
-/// connections that are not encrypted.
+/// Whom to trust over TLS, and who we are: by files, which may be renewed at any time. They are of
+/// no use to connections that are not encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// A PEM file of authorities to trust instead of the system's.
@@ -17,6 +19,8 @@ pub struct Trust {
     pub identity: Option<Identity>,
     /// PEM files with lists of the certificates of servers that these authorities have revoked.
     pub revocations: Vec<PathBuf>,
+    /// Our token, for servers that know us by it. It is not for web servers.
+    pub bearer: Option<Bearer>,
 }
 
 /// Two PEM files.

@@ -1,12 +1,21 @@
 //! The TLS options of every command that may connect to a server.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 
 use connection::{Identity, Trust};
+use wire::Bearer;
 
 /// Variable that names a file of authorities, for commands without `--ca`.
 const AUTHORITIES: &str = "RUNNEL_CA";
+
+/// Variable that holds a token, for commands without `--token-file`.
+const TOKEN: &str = "RUNNEL_TOKEN";
+
+/// Longest file with a token: the longest text that is sent as one, and a line end.
+const TOKEN_FILE_BYTES_MAX: u64 = 257;
 
 /// Whom to trust, and who we are. The files may be renewed while the command runs.
 #[derive(clap::Args, Clone)]
@@ -28,6 +37,19 @@ pub struct TrustArgs {
     /// given several times
     #[arg(long, value_name = "FILE")]
     crl: Vec<PathBuf>,
+
+    /// File with our token, for servers that know us by one (also: RUNNEL_TOKEN); sent over TLS, or
+    /// within this machine
+    #[arg(long, value_name = "FILE", value_parser = token_of)]
+    token_file: Option<Bearer>,
+}
+
+/// The token in a file.
+fn token_of(path: &str) -> Result<Bearer, String> {
+    let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut text = String::new();
+    file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(Bearer::parse(&text)?)
 }
 
 impl TrustArgs {
@@ -45,11 +67,14 @@ impl TrustArgs {
     /// Whom to trust, and who we are.
     pub fn trust(&self) -> Trust {
         let from_environment = || std::env::var_os(AUTHORITIES).filter(|file| !file.is_empty()).map(PathBuf::from);
+        // A server says that it is none, if it is none.
+        let token = || std::env::var(TOKEN).ok().filter(|text| !text.is_empty()).map(Bearer::received);
         let identity = self.cert.clone().zip(self.key.clone());
         Trust {
             authorities: self.ca.clone().or_else(from_environment),
             identity: identity.map(|(certificate, key)| Identity { certificate, key }),
             revocations: self.crl.clone(),
+            bearer: self.token_file.clone().or_else(token),
         }
     }
 }
