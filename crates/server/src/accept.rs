@@ -12,17 +12,20 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use wire::{ErrorCode, ServerConnection};
 
+#[cfg(feature = "tls")]
+use crate::access::certificate;
+use crate::access::{Access, Guard, LOOK_EVERY, PushAccess};
 use crate::admission::{Admission, ConnectionSlot, Full, REFUSALS_MAX};
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::panics::caught;
 use crate::peer::{Owner, Peer};
 use crate::processor::{Processor, Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
-use crate::session::{self, Client, send_last};
+use crate::session::{self, Client, Rights, send_last};
 use crate::shared::Shared;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
-use crate::tls::{Acceptor, Channel, Greeting, LOOK_EVERY};
+use crate::tls::{Acceptor, Channel, Greeting};
 use crate::{ServerError, descriptors, warm};
 
 /// Time that a client that is refused has to read why.
@@ -42,6 +45,8 @@ struct Connections {
     shared: Arc<Shared>,
     admission: Arc<Admission>,
     acceptor: Acceptor,
+    /// Rules of access, if there are any.
+    access: Option<Arc<Access>>,
     /// Turns of the tasks that serve connections.
     processor: Processor,
     /// Connections so far.
@@ -52,7 +57,10 @@ impl Connections {
     /// None yet. Reads the files of TLS.
     fn new(shared: Arc<Shared>) -> Result<Connections, ServerError> {
         let config = &shared.config;
-        let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads.from)?;
+        let rules = config.access.rules.clone();
+        let access = rules.map(|file| Access::open(file, config.log.clone()));
+        let access = access.transpose()?.map(Arc::new);
+        let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads.from, access.is_some())?;
         let wanted = config.connections.max;
         let max = wanted.min(descriptors::connections_max(config));
         if max < wanted {
@@ -61,21 +69,30 @@ impl Connections {
             ));
         }
         let admission = Arc::new(Admission::new(max, config.connections.per_address(max)));
-        Ok(Connections { admission, acceptor, processor: Processor::default(), count: AtomicU64::new(0), shared })
+        let (processor, count) = (Processor::default(), AtomicU64::new(0));
+        Ok(Connections { admission, acceptor, access, processor, count, shared })
     }
 }
 
-/// Reads certificates, keys and authorities again while the server runs.
+/// Reads certificates, keys, authorities and rules of access again while the server runs.
 #[derive(Clone)]
 pub struct Reloader(Arc<Connections>);
 
 impl Reloader {
     /// Reads the files of [`crate::TlsFiles`] again, for connections from now on. Of those that are
-    /// open, the ones end whose certificate was revoked. Says in the log what came of it. Blocks.
+    /// open, the ones end whose certificate was revoked. Reads the rules of access again, for all
+    /// connections. Says in the log what came of it. Blocks.
     ///
     /// # Errors
-    /// [`ServerError::Tls`] if a file is of no use; what was read before stays in use.
+    /// [`ServerError::Tls`] or [`ServerError::Access`] if a file is of no use; what was read before
+    /// stays in use.
     pub fn reload(&self) -> Result<(), ServerError> {
+        let rules = self.0.access.as_ref().map_or(Ok(()), |access| access.reload());
+        self.reload_tls()?;
+        Ok(rules?)
+    }
+
+    fn reload_tls(&self) -> Result<(), ServerError> {
         let log = &self.0.shared.log;
         match self.0.acceptor.reload() {
             Ok(true) => log.info("certificates and keys were read again; new connections use them"),
@@ -155,6 +172,7 @@ impl Server {
         let mut tasks = JoinSet::new();
         let mut upkeep = tokio::spawn(upkeep(shared.clone(), stopped.clone()));
         tokio::spawn(renew(Reloader(connections.clone()), stopped.clone()));
+        let looking = connections.access.clone().map(|access| tokio::spawn(look(access)));
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         tokio::pin!(shutdown);
         loop {
@@ -176,6 +194,7 @@ impl Server {
             }
         }
         drop(listener);
+        looking.iter().for_each(|task| task.abort());
         stop.send_replace(true);
         let ended = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(END_DEADLINE, ended).await.is_err() {
@@ -189,7 +208,7 @@ impl Server {
 }
 
 /// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. SIGHUP has
-/// certificates read again. `on_ready` gets the address; `confine` is as for
+/// certificates and rules of access read again. `on_ready` gets the address; `confine` is as for
 /// [`Server::bind_confined`].
 ///
 /// # Errors
@@ -256,6 +275,16 @@ async fn renew(reloader: Reloader, mut stopped: watch::Receiver<bool>) {
         let look = move || reloader.0.acceptor.is_outdated().then(|| reloader.reload());
         // What failed is in the log. It is tried again when a file changes once more.
         let _ = tokio::task::spawn_blocking(look).await;
+    }
+}
+
+/// Has the rules of access follow their files.
+async fn look(access: Arc<Access>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let access = access.clone();
+        // A panic there is a bug that the hook reported; the next look tries again.
+        let _ = tokio::task::spawn_blocking(move || access.look()).await;
     }
 }
 
@@ -336,7 +365,8 @@ impl Connections {
             None => {}
             Some(Greeting::Welcome(Channel::Plain(stream), access)) => {
                 let owner = Owner { peer: Peer::at(peer), connection };
-                let client = Client::new(peer.to_string(), owner, access, slot);
+                let rights = self.rights(access, Vec::new);
+                let client = Client::new(peer.to_string(), owner, rights, slot);
                 Box::pin(session::run(shared, Slices::new(turns, stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
@@ -344,7 +374,9 @@ impl Connections {
                 let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
                 let owner = Owner { peer: known, connection };
-                let client = Client::new(peer.to_string(), owner, access, slot).with_standing(standing);
+                let names = || certificate.map_or_else(Vec::new, certificate::names);
+                let rights = self.rights(access, names);
+                let client = Client::new(peer.to_string(), owner, rights, slot).with_standing(standing);
                 Box::pin(session::run(shared, Slices::new(turns, *stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
@@ -359,6 +391,14 @@ impl Connections {
                     let _ = tokio::time::timeout(REFUSAL_DEADLINE, send_last(socket, &frames)).await;
                 }
             }
+        }
+    }
+
+    /// What a client with a certificate of these names may do.
+    fn rights(&self, access: PushAccess, names: impl FnOnce() -> Vec<String>) -> Rights {
+        match &self.access {
+            Some(rules) => Rights::Guarded(Box::new(Guard::new(rules, names()))),
+            None => Rights::Open(access),
         }
     }
 

@@ -1,6 +1,29 @@
-//! Who may push images.
+//! Who may do what.
+//!
+//! Without an access file there is one question: who may push images ([`PushAccess`]). With one,
+//! `rules` says which principals there are, by which certificates and tokens (`tokens`) the server
+//! knows them, and what each may do. `live` reads the files again when they change. Each connection
+//! has a `guard`, which remembers who its client is and what it has open, and looks again at every
+//! request whether the rules have changed.
+
+#[cfg(feature = "tls")]
+pub(crate) mod certificate;
+mod error;
+mod guard;
+mod live;
+mod rules;
+mod served;
+mod stamp;
+mod tokens;
 
 use wire::ErrorCode;
+
+pub use error::AccessError;
+use guard::Shown;
+pub(crate) use guard::{Guard, Opening};
+pub(crate) use live::{Access, LOOK_EVERY, Rules};
+pub(crate) use rules::{Principal, Right};
+pub use tokens::{IssuedToken, TokenFile, TokenInfo};
 
 use crate::error::Failure;
 

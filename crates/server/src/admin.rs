@@ -118,9 +118,10 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
     json(&status)
 }
 
-/// The published images; the list is cut until it fits one reply.
-pub(crate) fn listing(shared: &Shared) -> Result<Bytes, Failure> {
+/// The published images, of those for which `may` holds; the list is cut until it fits one reply.
+pub(crate) fn listing(shared: &Shared, may: impl Fn(&str) -> bool) -> Result<Bytes, Failure> {
     let mut listing = shared.catalog.names().listing()?;
+    listing.images.retain(|image| may(&format!("{}:{}", image.name, image.tag)));
     loop {
         let bytes = json(&listing)?;
         if bytes.len() <= JSON_BYTES_MAX {

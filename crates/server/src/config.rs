@@ -1,5 +1,6 @@
 //! Settings of a server.
 
+mod access;
 mod learning;
 mod shares;
 mod volume;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use store::{Sharing, Store};
 
+pub use access::AccessConfig;
 pub use learning::{LearningConfig, Provider};
 pub(crate) use shares::RECEIVED_FREE_BYTES;
 pub use shares::Shares;
@@ -86,6 +88,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Take encrypted connections, and only those.
     pub tls: Option<TlsFiles>,
+    /// Who may do what.
+    pub access: AccessConfig,
     /// Serve volumes for writing over any address without TLS.
     pub insecure: bool,
     /// How many connections there may be, and what one may hold.
@@ -200,6 +204,7 @@ impl Config {
             volumes: Vec::new(),
             listen,
             tls: None,
+            access: AccessConfig::default(),
             insecure: false,
             connections: ConnectionConfig::default(),
             images: ImageConfig::default(),
@@ -238,7 +243,8 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), ServerError> {
         let knows_clients = |files: &TlsFiles| files.client_authorities.is_some() || files.push_authorities.is_some();
         let is_local = self.listen.ip().to_canonical().is_loopback();
-        if self.uploads.from == Uploads::Trusted && !is_local && !self.tls.as_ref().is_some_and(knows_clients) {
+        let is_open = self.uploads.from == Uploads::Trusted && self.access.rules.is_none();
+        if is_open && !is_local && !self.tls.as_ref().is_some_and(knows_clients) {
             return Err(ServerError::Exposed { address: self.listen });
         }
         let is_plain = self.tls.is_none() && !is_local && !self.insecure;

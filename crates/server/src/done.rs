@@ -10,6 +10,7 @@ use volume::FileId;
 use wire::volume::{VolumePiece, VolumeReply};
 use wire::{ImageHandle, Reply, Request};
 
+use crate::access::Opening;
 use crate::budget::Room;
 use crate::error::Failure;
 use crate::published::Published;
@@ -27,7 +28,7 @@ pub(crate) enum Done {
     /// A reply is ready; `bytes` of its making had been accounted for.
     Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
     /// An image was opened.
-    Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
+    Opened { request: RequestId, opened: Result<Arc<Published>, Failure>, opening: Arc<Opening> },
     /// An image was opened again that the server had closed; `ask` is what it is needed for.
     OpenedAgain { request: RequestId, ask: Request, opened: Result<Arc<Published>, Failure> },
     /// A piece of a push was built.

@@ -33,7 +33,7 @@ pub enum ServerError {
     /// Strangers could push images.
     #[error(
         "on {address} anyone could replace the images: give --tls-cert, --tls-key and --client-ca (and --push-ca for those \
-         who may push), or --read-only, or --allow-anonymous-push if every machine that can connect is trusted"
+         who may push), or --access, or --read-only, or --allow-anonymous-push if every machine that can connect is trusted"
     )]
     Exposed {
         /// The address to listen on.
@@ -58,6 +58,9 @@ pub enum ServerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file of access rules or tokens is of no use.
+    #[error(transparent)]
+    Access(#[from] crate::AccessError),
     /// A volume cannot be served.
     #[error("volume {name}: {reason}")]
     VolumeConfig {
@@ -95,6 +98,7 @@ impl ServerError {
         matches!(
             self,
             ServerError::Config { .. }
+                | ServerError::Access(_)
                 | ServerError::VolumeConfig { .. }
                 | ServerError::Exposed { .. }
                 | ServerError::ExposedVolume { .. }

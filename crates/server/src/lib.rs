@@ -6,7 +6,8 @@
 //! pieces of pushes, reading ahead, bundles. What all connections share is in `shared::Shared`.
 //! Modules, from the top down; none imports one above it:
 //!
-//! - `accept`: listens, admits connections, ends the server in good order;
+//! - `accept`: listens, admits connections, ends the server in good order; `access`: who may do
+//!   what;
 //! - `session`: one connection; `done`: what comes back to it; `handles`: what it has open;
 //! - `push`: the streams of one connection, fed from bundles (`bundle`, `bundler`) or compressed
 //!   live (`builders`); `advice`: what the predictor wants pushed;
@@ -73,10 +74,11 @@ pub mod volumes;
 mod warm;
 
 pub use accept::{Reloader, Server, serve_blocking};
+pub use access::{AccessError, IssuedToken, TokenFile, TokenInfo};
 pub use catalog::{ListedImage, Listing};
 pub use config::{
-    Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt, TlsFiles, UploadConfig, Uploads,
-    VolumeConfig, WorkConfig,
+    AccessConfig, Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt, TlsFiles,
+    UploadConfig, Uploads, VolumeConfig, WorkConfig,
 };
 pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};

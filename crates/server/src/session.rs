@@ -6,6 +6,7 @@
 //! event is taken up, and once the wire's event queue is full, no further byte is read. So TCP
 //! slows down a client that asks faster than it reads.
 
+mod access;
 mod block_touches;
 mod client;
 mod commits;
@@ -36,6 +37,7 @@ use tokio::sync::watch;
 use units::{Moment, RequestId};
 use wire::{ErrorCode, Hello, Notice, Refused, Reply, ServerConnection, ServerEvent, WireError};
 
+use crate::access::Rules;
 use crate::advice::Advice;
 use crate::done::Done;
 use crate::error::Failure;
@@ -43,7 +45,7 @@ use crate::handles::Handles;
 use crate::shared::Shared;
 use crate::upload::{self, Command};
 use block_touches::BlockTouches;
-pub(crate) use client::Client;
+pub(crate) use client::{Client, Rights};
 use outgoing::Outgoing;
 use pace::{AGAIN, Paces};
 use pushes::Pushes;
@@ -89,6 +91,8 @@ struct Inbox {
     done: UnboundedReceiver<Box<Done>>,
     advice: UnboundedReceiver<Box<Advice>>,
     reports: Receiver<(RequestId, upload::Event)>,
+    /// The rules of access change.
+    rules: Option<watch::Receiver<Arc<Rules>>>,
     /// The server ends.
     stopped: watch::Receiver<bool>,
 }
@@ -119,7 +123,7 @@ impl Session {
         let (done, results) = unbounded_channel();
         let (advice, advised) = unbounded_channel();
         let (reports, reported) = channel(REPORTS_MAX);
-        let owner = client.owner();
+        let (owner, rules) = (client.owner(), client.rules());
         let session = Session {
             wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
             client,
@@ -136,7 +140,7 @@ impl Session {
             closed: None,
             shared,
         };
-        (session, Inbox { done: results, advice: advised, reports: reported, stopped })
+        (session, Inbox { done: results, advice: advised, reports: reported, rules, stopped })
     }
 
     /// Gives back all that the connection held but its slot.
@@ -199,6 +203,7 @@ impl Session {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
                 (code, reason) = self.client.dismissed() => self.wire.shut_down(code, reason),
+                () = changed(inbox.rules.as_mut()) => {}
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
                 () = tokio::task::yield_now(), if !self.touches.is_empty() => {}
@@ -209,6 +214,7 @@ impl Session {
     /// Takes up what has arrived, pushes, and asks the wire for bytes. The moment at which bytes
     /// may leave if none may now.
     fn advance(&mut self) -> Option<Moment> {
+        access::follow_rules(self);
         if let Some(reason) = self.must_give_way() {
             self.wire.shut_down(ErrorCode::Busy, reason);
         }
@@ -261,11 +267,14 @@ impl Session {
             ServerEvent::Ready(hello) => self.ready(hello),
             ServerEvent::Request { request, ask } => {
                 self.shared.metrics.requests.one();
+                if !access::follow_rules(self) {
+                    return;
+                }
                 if let Err(failure) = self.take_request(request, ask) {
                     self.fail(request, &failure);
                 }
             }
-            ServerEvent::Cancelled { request } => drop(self.uploads.remove(request)),
+            ServerEvent::Cancelled { request } => access::end_upload(self, request),
             ServerEvent::Notice(notice) => self.take_notice(notice),
             ServerEvent::PushStopped { stream } => self.pushes.iter_mut().for_each(|pushes| pushes.stopped(stream)),
             ServerEvent::PutMeta { request, offset, bytes } => {
@@ -292,8 +301,10 @@ impl Session {
             Notice::DeviceSpeed { round_trip, zstd, lz4 } => {
                 self.pushes.iter_mut().for_each(|pushes| pushes.told_speed(round_trip, zstd, lz4))
             }
-            // Nobody needs one.
-            Notice::Bearer(_) => {}
+            Notice::Bearer(token) => {
+                let shown = self.client.show_token(&token);
+                access::end_unless(self, shown);
+            }
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }
@@ -323,11 +334,9 @@ impl Session {
                 }
                 self.replies.release(&self.wire);
             }
-            Done::Opened { request, opened } => {
+            Done::Opened { request, opened, opening } => {
                 self.replies.end_opening();
-                if let Err(failure) = opened.and_then(|image| self.opened(request, &image)) {
-                    self.fail(request, &failure);
-                }
+                access::opened(self, request, opened, &opening);
             }
             Done::OpenedAgain { request, ask, opened } => {
                 self.replies.end_opening();
@@ -368,6 +377,17 @@ impl Session {
         self.shared.metrics.requests_failed.one();
         // Refused only if the request was cancelled or the connection is closed.
         let _ = self.wire.reply_error(request, failure.code, &failure.text);
+    }
+}
+
+/// Waits until the rules change, if there are any.
+async fn changed(rules: Option<&mut watch::Receiver<Arc<Rules>>>) {
+    let is_open = match rules {
+        Some(rules) => rules.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_open {
+        std::future::pending().await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the whole server over loopback sockets, with a small client on the wire's client side.
 
+mod access;
 mod bundles;
 mod carried;
 mod client;

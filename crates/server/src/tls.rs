@@ -21,9 +21,6 @@ pub(crate) use standing::Standing;
 #[cfg(feature = "tls")]
 mod standing;
 
-/// Between two looks at whether a file changed: whoever was revoked leaves within a second.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
-
 /// First byte of a TLS handshake record.
 #[cfg(feature = "tls")]
 const HANDSHAKE: u8 = 22;
@@ -39,6 +36,8 @@ pub(crate) struct Acceptor {
 struct Tls {
     files: TlsFiles,
     uploads: Uploads,
+    /// Clients without a certificate are let in: rules say what they may do.
+    open: bool,
     keys: watch::Sender<files::Keys>,
     /// The files as they were when they were read last, whatever came of it.
     seen: Mutex<Vec<Option<Stamp>>>,
@@ -72,7 +71,7 @@ pub(crate) struct Unwelcome {
 
 #[cfg(not(feature = "tls"))]
 impl Acceptor {
-    pub fn new(files: Option<&TlsFiles>, _: Uploads) -> Result<Acceptor, ServerError> {
+    pub fn new(files: Option<&TlsFiles>, _: Uploads, _: bool) -> Result<Acceptor, ServerError> {
         match files {
             None => Ok(Acceptor {}),
             Some(files) => Err(ServerError::Tls {
@@ -101,12 +100,13 @@ impl Acceptor {
 
 #[cfg(feature = "tls")]
 impl Acceptor {
-    /// Reads the certificate, the key and the authorities.
-    pub fn new(files: Option<&TlsFiles>, uploads: Uploads) -> Result<Acceptor, ServerError> {
+    /// Reads the certificate, the key and the authorities. `open`: clients without a certificate
+    /// are let in even if there are authorities for all.
+    pub fn new(files: Option<&TlsFiles>, uploads: Uploads, open: bool) -> Result<Acceptor, ServerError> {
         let tls = |files: &TlsFiles| {
             let seen = stamps(files);
-            let keys = watch::Sender::new(files::read(files)?);
-            Ok::<_, ServerError>(Tls { files: files.clone(), uploads, keys, seen: Mutex::new(seen) })
+            let keys = watch::Sender::new(files::read(files, open)?);
+            Ok::<_, ServerError>(Tls { files: files.clone(), uploads, open, keys, seen: Mutex::new(seen) })
         };
         Ok(Acceptor { tls: files.map(tls).transpose()? })
     }
@@ -119,7 +119,7 @@ impl Acceptor {
         let mut seen = locked(&tls.seen);
         // Before they are read: what changes meanwhile is seen at the next look.
         *seen = stamps(&tls.files);
-        tls.keys.send_replace(files::read(&tls.files)?);
+        tls.keys.send_replace(files::read(&tls.files, tls.open)?);
         Ok(true)
     }
 
@@ -218,7 +218,7 @@ mod files {
     }
 
     /// Reads all files.
-    pub fn read(files: &TlsFiles) -> Result<Keys, ServerError> {
+    pub fn read(files: &TlsFiles, open: bool) -> Result<Keys, ServerError> {
         let chain = certificates(&files.certificate)?;
         let key =
             PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, "private key", &error))?;
@@ -243,7 +243,7 @@ mod files {
                 let reason = "a list of revoked certificates needs --client-ca or --push-ca";
                 return Err(failed(&files.revocations[0], reason.into()));
             }
-            (given, _) => Some(build(given, clients.is_some())?),
+            (given, _) => Some(build(given, clients.is_some() && !open)?),
         };
         let builder = match &known {
             None => builder.with_no_client_auth(),

@@ -1,5 +1,7 @@
 //! The client against the real server over TLS: what is trusted works, what is not says why.
 
+mod access;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -188,6 +188,24 @@ impl Names {
         Ok(None)
     }
 
+    /// A name for which `may` holds and that stands for this image now.
+    pub fn name_of(&self, id: ImageId, may: impl Fn(&str) -> bool) -> Result<Option<String>, Failure> {
+        for (name, tag) in self.tags()? {
+            let text = format!("{name}:{tag}");
+            // A broken neighbour must not hide the image that was asked for.
+            if may(&text) && self.tag(&name, &tag).ok().flatten() == Some(id) {
+                return Ok(Some(text));
+            }
+        }
+        for key in self.dropped_keys()? {
+            let text = format!("{}:{LATEST}", key.trim_end_matches(".rnl"));
+            if may(&text) && matches!(self.dropped(&key), Ok(Some((found, _))) if found == id) {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
     /// Keys of all image files in the store, where an upload of `name` may find blocks: those of
     /// its own tags first, which are likely to share most.
     pub fn keys_for(&self, name: &str) -> Result<Vec<String>, Failure> {

@@ -1,11 +1,16 @@
 //! Who is at the other end of a connection, and what it may do.
 
-use units::Moment;
-use wire::ErrorCode;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::access::PushAccess;
+use tokio::sync::watch;
+use units::{ImageId, Moment, RequestId};
+use wire::{Bearer, ErrorCode, ImageHandle};
+
+use crate::access::{Guard, Opening, Principal, PushAccess, Right, Rules};
 use crate::admission::ConnectionSlot;
 use crate::error::Failure;
+use crate::name::Name;
 use crate::peer::Owner;
 #[cfg(feature = "tls")]
 use crate::tls::Standing;
@@ -22,19 +27,30 @@ pub(crate) struct Client {
     /// For log lines.
     name: String,
     owner: Owner,
-    access: PushAccess,
+    access: Rights,
+    /// Names of uploads that are under way.
+    uploads: HashMap<RequestId, String>,
     slot: ConnectionSlot,
     /// `None` if the connection is not encrypted.
     #[cfg(feature = "tls")]
     standing: Option<Standing>,
 }
 
+/// What a client may do.
+pub(crate) enum Rights {
+    /// Everything, but perhaps not push.
+    Open(PushAccess),
+    /// What the access file says.
+    Guarded(Box<Guard>),
+}
+
 impl Client {
-    pub fn new(name: String, owner: Owner, access: PushAccess, slot: ConnectionSlot) -> Client {
+    pub fn new(name: String, owner: Owner, access: Rights, slot: ConnectionSlot) -> Client {
         Client {
             name,
             owner,
             access,
+            uploads: HashMap::new(),
             slot,
             #[cfg(feature = "tls")]
             standing: None,
@@ -57,9 +73,89 @@ impl Client {
         self.owner
     }
 
-    /// Refuses a client that may not push images.
-    pub fn check_push(&self) -> Result<(), Failure> {
-        self.access.check()
+    /// Refuses what the client may not do.
+    pub fn check(&self, right: Right, name: &str) -> Result<(), Failure> {
+        match &self.access {
+            Rights::Open(access) if right == Right::Push => access.check(),
+            Rights::Open(_) => Ok(()),
+            Rights::Guarded(guard) => guard.check(right, name),
+        }
+    }
+
+    /// Refuses a list of images of which the client may see none. Whose list it is, if not all
+    /// images may be on it.
+    pub fn check_list(&self) -> Result<Option<Arc<Principal>>, Failure> {
+        let Some(guard) = self.guard() else { return Ok(None) };
+        guard.check_list()?;
+        Ok(Some(guard.principal().clone()))
+    }
+
+    /// The beginning of an Open.
+    pub fn opening(&self, name: &Name) -> Result<Opening, Failure> {
+        self.guard().map_or_else(|| Ok(Opening::default()), |guard| guard.opening(name))
+    }
+
+    /// Refuses an image that the client may not have any more.
+    pub fn check_opening(&self, opening: &Opening) -> Result<(), Failure> {
+        self.guard().map_or(Ok(()), |guard| guard.check_opening(opening))
+    }
+
+    /// An image is open.
+    pub fn opened(&mut self, handle: ImageHandle, id: ImageId, opening: &Opening) {
+        if let Some(guard) = self.guard_mut() {
+            guard.opened(handle, id, opening);
+        }
+    }
+
+    /// A volume is open; `writable` if it is served for changes. Whether the client may make them.
+    pub fn opened_volume(&mut self, handle: ImageHandle, name: &str, writable: bool) -> bool {
+        self.guard_mut().map_or(writable, |guard| guard.opened_volume(handle, name, writable))
+    }
+
+    /// Refuses changes of a volume that the client may only read.
+    pub fn check_writes(&self, handle: ImageHandle) -> Result<(), Failure> {
+        self.guard().map_or(Ok(()), |guard| guard.check_writes(handle))
+    }
+
+    /// An upload under this name has begun.
+    pub fn upload_begins(&mut self, request: RequestId, name: String) {
+        self.uploads.insert(request, name);
+    }
+
+    /// An upload is over.
+    pub fn upload_ends(&mut self, request: RequestId) {
+        self.uploads.remove(&request);
+    }
+
+    /// The client shows a token. Without access rules nobody needs one.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    pub fn show_token(&mut self, token: &Bearer) -> Result<(), String> {
+        let Rights::Guarded(guard) = &mut self.access else { return Ok(()) };
+        guard.show_token(token.hash(), &self.uploads)
+    }
+
+    /// Goes by the rules of now.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    pub fn follow_rules(&mut self) -> Result<(), String> {
+        let Rights::Guarded(guard) = &mut self.access else { return Ok(()) };
+        guard.follow(&self.uploads)
+    }
+
+    /// Changes whenever the rules do.
+    pub fn rules(&self) -> Option<watch::Receiver<Arc<Rules>>> {
+        self.guard().map(Guard::rules)
+    }
+
+    fn guard(&self) -> Option<&Guard> {
+        if let Rights::Guarded(guard) = &self.access { Some(guard) } else { None }
+    }
+
+    fn guard_mut(&mut self) -> Option<&mut Guard> {
+        if let Rights::Guarded(guard) = &mut self.access { Some(guard) } else { None }
     }
 
     /// It made a request.

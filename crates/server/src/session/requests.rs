@@ -5,22 +5,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
-use wire::{ErrorCode, ImageHandle, Reply, Request};
+use wire::{ImageHandle, Reply, Request};
 
 use super::far::{self, By};
 use super::pushes::Pushes;
 use super::workers::Reading;
-use super::{Session, metadata, near, signed};
+use super::{Session, access, metadata, near, signed};
+use crate::access::Right;
 use crate::admin;
 use crate::budget::{Budget, Room};
 use crate::done::Done;
 use crate::error::Failure;
-use crate::handles::HANDLES_MAX;
-use crate::name::Name;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
 use crate::shared::Shared;
-use crate::upload::Announced;
 
 impl Session {
     pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
@@ -29,25 +27,28 @@ impl Session {
             return Ok(());
         }
         match ask {
-            Request::Open { name } => self.open(request, &name),
+            Request::Open { name } => access::open(self, request, &name),
             Request::MetaRead { image, offset, bytes } => metadata::read(self, request, image, offset, bytes),
             Request::PullBlock { image, token, page, block, force, speculative } => {
                 let by = if speculative { By::Readahead(token) } else { By::Program(token) };
                 self.pull_block(request, image, by, page, block, force)
             }
             Request::PullPages { image, token, pages, force } => self.pull_pages(request, image, token, pages, force),
-            Request::List => tell(self, request, |shared| Ok(Reply::Listing { json: admin::listing(shared)? })),
-            Request::Status => tell(self, request, |shared| Ok(Reply::Status { json: admin::status(shared)? })),
+            Request::List => {
+                let to = self.client.check_list()?;
+                let may = move |name: &str| to.as_ref().is_none_or(|to| to.lists(name));
+                tell(self, request, |shared| Ok(Reply::Listing { json: admin::listing(shared, may)? }))
+            }
+            Request::Status => {
+                self.client.check(Right::Stat, "")?;
+                tell(self, request, |shared| Ok(Reply::Status { json: admin::status(shared)? }))
+            }
             Request::TrustRead { name, known } => signed::read(self, request, name, known),
             Request::TrustWrite { name, files } => signed::write(self, request, name, files),
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
-                self.client.check_push()?;
-                let config = &self.shared.config;
-                let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
-                self.uploads.begin(&self.shared.uploads, announced, self.client.owner(), request);
-                Ok(())
+                access::begin_upload(self, request, name, (file_bytes, metadata_offset, metadata_bytes))
             }
         }
     }
@@ -100,14 +101,6 @@ impl Session {
         self.replies.release(&self.wire);
     }
 
-    fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
-        let name = Name::parse(name).map_err(Failure::bad_request)?;
-        let shared = self.shared.clone();
-        let open = move || shared.catalog.open(&name, shared.uploads.interrupted());
-        self.open_image(open, move |opened| Done::Opened { request, opened });
-        Ok(())
-    }
-
     /// Opens an image that the server closed, then goes on with the request.
     fn open_again(&mut self, request: RequestId, ask: Request, id: ImageId, file: Arc<dyn Object>) {
         let shared = self.shared.clone();
@@ -126,30 +119,13 @@ impl Session {
         self.take_request(request, ask)
     }
 
-    fn open_image(
+    pub(super) fn open_image(
         &mut self,
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         report: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
         self.replies.begin_opening();
         self.workers.open_image(self.wire.takes_proofs(), open, report);
-    }
-
-    pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
-        let handle = self.handles.handle(image).ok_or_else(|| {
-            Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
-        })?;
-        metadata::send_start(self, handle, image);
-        let region = image.metadata.metadata_region();
-        let reply = Reply::Opened {
-            image: handle,
-            id: image.id,
-            file_bytes: image.metadata.file_bytes(),
-            metadata_offset: region.start,
-            metadata_bytes: region.end - region.start,
-        };
-        self.reply(request, reply);
-        Ok(())
     }
 
     pub(super) fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {

@@ -6,10 +6,15 @@ use wire::Reply;
 use wire::format::{FRAME_HEADER_BYTES, TRUST_FILES_BYTES_MAX};
 
 use super::Session;
+use crate::access::Right;
 use crate::error::Failure;
+use crate::name::Name;
 
 /// Answers with the files that a device lacks.
 pub(super) fn read(session: &mut Session, request: RequestId, name: String, known: Bytes) -> Result<(), Failure> {
+    if !name.is_empty() {
+        session.client.check(Right::Pull, &full(&name))?;
+    }
     let shared = session.shared.clone();
     session.answer(request, TRUST_FILES_BYTES_MAX, move || shared.catalog.signed.read(&name, &known));
     Ok(())
@@ -17,9 +22,14 @@ pub(super) fn read(session: &mut Session, request: RequestId, name: String, know
 
 /// Keeps what a publisher has signed.
 pub(super) fn write(session: &mut Session, request: RequestId, name: String, files: Bytes) -> Result<(), Failure> {
-    session.client.check_push()?;
+    session.client.check(Right::Push, &full(&name))?;
     let shared = session.shared.clone();
     let work = move || shared.catalog.signed.write(&name, &files).map(|()| Reply::TrustWritten);
     session.answer(request, FRAME_HEADER_BYTES, work);
     Ok(())
+}
+
+/// The name with its tag, as rules have it. What is about no name is for those who may push all.
+fn full(name: &str) -> String {
+    Name::parse(name).map_or_else(|_| name.to_owned(), |name| name.to_string())
 }

@@ -9,7 +9,7 @@ use units::RequestId;
 use wire::format::NEED_RANGES_MAX;
 use wire::{BlockRange, ErrorCode, Refused, Reply, ServerConnection};
 
-use super::Session;
+use super::{Session, access};
 use crate::error::Failure;
 use crate::peer::Owner;
 use crate::upload::{self, Announced, Command, Reports, UploadHandle, UploadService};
@@ -58,10 +58,10 @@ impl Uploads {
         }
     }
 
-    /// The upload is over. False if it was before.
-    pub fn remove(&mut self, request: RequestId) -> bool {
+    /// The upload is over.
+    pub fn remove(&mut self, request: RequestId) {
         self.stalled.take_if(|(stalled, _)| *stalled == request);
-        self.under_way.remove(&request).is_some()
+        self.under_way.remove(&request);
     }
 
     pub fn contains(&self, request: RequestId) -> bool {
@@ -90,15 +90,15 @@ impl Session {
         match event {
             upload::Event::Need(ranges) => {
                 if let Err(refused) = need(&mut self.wire, request, &ranges) {
-                    self.uploads.remove(request);
                     let failure = Failure::new(ErrorCode::TooLarge, format!("the upload needs too much: {refused}"));
+                    access::end_upload(self, request);
                     self.fail(request, &failure);
                 }
             }
             // Refused only if the request was cancelled meanwhile.
             upload::Event::Progress(bytes) => drop(self.wire.put_progress(request, bytes)),
             upload::Event::Finished(result) => {
-                self.uploads.remove(request);
+                access::end_upload(self, request);
                 match result {
                     Ok(id) => {
                         self.reply(request, Reply::PutDone { id });

@@ -13,6 +13,7 @@ use wire::{ErrorCode, ImageHandle, Reply};
 use super::Session;
 use super::pushes::{ANONYMOUS, Postponed, Pushes};
 use super::workers::{Reading, Workers};
+use crate::access::Right;
 use crate::budget::Room;
 use crate::done::{After, Cost, Done, VolumeDone};
 use crate::error::Failure;
@@ -28,6 +29,7 @@ const LISTING_BYTES_LEAST: usize = 128 << 10;
 
 impl Session {
     pub(super) fn open_volume(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
+        self.client.check(Right::VolumeRead, name)?;
         let served = self.shared.volumes.get(name).cloned();
         let served = served.ok_or_else(|| {
             let shown: String = name.chars().take(80).collect();
@@ -41,7 +43,7 @@ impl Session {
         };
         self.wire.share_pushes();
         let (id, block_bytes) = (served.id, served.options.block_bytes);
-        let writable = served.options.mode == volume::Mode::ReadWrite;
+        let writable = self.client.opened_volume(volume, name, served.options.mode == volume::Mode::ReadWrite);
         let nonce = self.handles.volume(volume).map_or(0, |open| open.nonce());
         self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable, nonce });
         Ok(())
@@ -56,6 +58,9 @@ impl Session {
         let open = self.handles.volume(handle).cloned().ok_or_else(|| {
             Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
         })?;
+        if is_for_writers(&ask) {
+            self.client.check_writes(handle)?;
+        }
         let block_bytes = open.served.options.block_bytes as usize;
         let mut slots = self.shared.readers.reads().clone();
         let (bytes, after) = match &ask {
@@ -201,6 +206,22 @@ impl Session {
             now: self.shared.now(),
             reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
+    }
+}
+
+/// Whether it is what devices ask that change files. On a volume that is served for reading, nobody
+/// does.
+fn is_for_writers(ask: &VolumeAsk) -> bool {
+    match ask {
+        VolumeAsk::Commit { .. } | VolumeAsk::Lock(_) | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => true,
+        VolumeAsk::Lease { kind, .. } => kind.is_some(),
+        VolumeAsk::FileOpen { .. }
+        | VolumeAsk::FileStat { .. }
+        | VolumeAsk::FolderList { .. }
+        | VolumeAsk::LinkRead { .. }
+        | VolumeAsk::PullBlocks { .. }
+        | VolumeAsk::XattrsRead { .. }
+        | VolumeAsk::SpaceStat => false,
     }
 }
 

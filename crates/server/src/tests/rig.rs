@@ -12,12 +12,13 @@ use tokio::sync::oneshot;
 use units::{PageId, Rng, SplitMix64};
 
 use crate::clock::STOPPED;
-use crate::{Config, Logger, Metrics, Server, StoreAt};
+use crate::{Config, Logger, Metrics, Reloader, Server, StoreAt};
 
 /// A server that runs until it is dropped or stopped.
 pub struct Rig {
     pub address: SocketAddr,
     pub metrics: Arc<Metrics>,
+    pub reloader: Reloader,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,13 +44,13 @@ pub fn without_time<T>(start: impl FnOnce() -> T) -> T {
 impl Rig {
     pub fn start(config: Config) -> Rig {
         let server = Server::bind(config).unwrap();
-        let (address, metrics) = (server.local_addr(), server.metrics());
+        let (address, metrics, reloader) = (server.local_addr(), server.metrics(), server.reloader());
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(server.run_until(async { drop(stopped.await) })).unwrap();
         });
-        Rig { address, metrics, stop: Some(stop), thread: Some(thread) }
+        Rig { address, metrics, reloader, stop: Some(stop), thread: Some(thread) }
     }
 
     /// A server over a store in memory that holds `image` as `app:latest`.

@@ -1,0 +1,100 @@
+//! What a client may do on this connection: where it begins something, and where it must end.
+
+use std::sync::Arc;
+
+use units::RequestId;
+use wire::{ErrorCode, Reply, WireError};
+
+use super::{Session, metadata};
+use crate::access::{Opening, Right};
+use crate::done::Done;
+use crate::error::Failure;
+use crate::handles::HANDLES_MAX;
+use crate::name::Name;
+use crate::published::Published;
+use crate::upload::Announced;
+
+/// Goes by the rules of now. False if they have ended the connection.
+pub(super) fn follow_rules(session: &mut Session) -> bool {
+    let allowed = session.client.follow_rules();
+    end_unless(session, allowed);
+    session.closed.is_none()
+}
+
+/// Ends the connection of a client that may not have it any more. Nothing else of it is taken up.
+pub(super) fn end_unless(session: &mut Session, allowed: Result<(), String>) {
+    if let Err(text) = allowed
+        && session.closed.is_none()
+    {
+        session.wire.shut_down(ErrorCode::Forbidden, &text);
+        session.closed = Some(WireError::ShutDown { text });
+    }
+}
+
+/// Opens an image.
+pub(super) fn open(session: &mut Session, request: RequestId, name: &str) -> Result<(), Failure> {
+    let name = Name::parse(name).map_err(Failure::bad_request)?;
+    let opening = Arc::new(session.client.opening(&name)?);
+    let (shared, begun) = (session.shared.clone(), opening.clone());
+    let open = move || {
+        begun.check(shared.catalog.names())?;
+        shared.catalog.open(&name, shared.uploads.interrupted())
+    };
+    session.open_image(open, move |opened| Done::Opened { request, opened, opening });
+    Ok(())
+}
+
+/// An image was opened, or was not.
+pub(super) fn opened(
+    session: &mut Session,
+    request: RequestId,
+    opened: Result<Arc<Published>, Failure>,
+    opening: &Opening,
+) {
+    if let Err(failure) = opened.and_then(|image| tell(session, request, &image, opening)) {
+        session.fail(request, &failure);
+    }
+}
+
+/// Gives an image its handle.
+fn tell(session: &mut Session, request: RequestId, image: &Arc<Published>, opening: &Opening) -> Result<(), Failure> {
+    // The rules may have changed since it began. A handle that was given once can be used.
+    session.client.check_opening(opening)?;
+    let handle = session.handles.handle(image).ok_or_else(|| {
+        Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
+    })?;
+    session.client.opened(handle, image.id, opening);
+    metadata::send_start(session, handle, image);
+    let region = image.metadata.metadata_region();
+    let reply = Reply::Opened {
+        image: handle,
+        id: image.id,
+        file_bytes: image.metadata.file_bytes(),
+        metadata_offset: region.start,
+        metadata_bytes: region.end - region.start,
+    };
+    session.reply(request, reply);
+    Ok(())
+}
+
+/// Begins an upload of a file of so many bytes, with its metadata at an offset.
+pub(super) fn begin_upload(
+    session: &mut Session,
+    request: RequestId,
+    name: String,
+    (file_bytes, metadata_offset, metadata_bytes): (u64, u64, u64),
+) -> Result<(), Failure> {
+    let full = Name::parse(&name).map_or_else(|_| name.clone(), |name| name.to_string());
+    session.client.check(Right::Push, &full)?;
+    let config = &session.shared.config;
+    let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
+    session.uploads.begin(&session.shared.uploads, announced, session.client.owner(), request);
+    session.client.upload_begins(request, full);
+    Ok(())
+}
+
+/// An upload is over, or nobody wants it any more.
+pub(super) fn end_upload(session: &mut Session, request: RequestId) {
+    session.uploads.remove(request);
+    session.client.upload_ends(request);
+}
