@@ -55,6 +55,8 @@ enum Command {
     Dump(dump::Args),
     #[cfg(feature = "full")]
     Serve(serve::Args),
+    #[cfg(feature = "full")]
+    Token(token::Args),
     Push(push::Args),
     Images(images::Args),
     Mount(mount::Args),
@@ -163,6 +165,8 @@ pub fn start() -> ExitCode {
         Command::Dump(args) => dump::run(args),
         #[cfg(feature = "full")]
         Command::Serve(args) => serve::run(args),
+        #[cfg(feature = "full")]
+        Command::Token(args) => token::run(args),
         Command::Push(args) => push::run(args),
         Command::Images(args) => images::run(args),
         Command::Mount(args) => mount::run(args, inherited),

@@ -42,6 +42,16 @@ pub const JOBS: &[Job] = &[
                     "runnel serve /srv/runnel --read-only --listen 0.0.0.0:7327",
                     "runnel serve /srv/runnel --tls-cert server.pem --tls-key server.key --push-ca ca.pem",
                     "runnel serve /srv/runnel --volume data=/srv/data:rw",
+                    "runnel serve /srv/runnel --access access.toml",
+                ],
+            ),
+            #[cfg(feature = "full")]
+            (
+                "token",
+                &[
+                    "runnel token create --access access.toml --principal ci --expires 30d",
+                    "runnel token list --access access.toml --json",
+                    "runnel token revoke --access access.toml 0f5b3c1d2e4a",
                 ],
             ),
             (

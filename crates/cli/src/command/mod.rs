@@ -45,6 +45,8 @@ pub mod specialise;
 pub mod status;
 #[cfg(feature = "full")]
 pub mod syscalls;
+#[cfg(feature = "full")]
+pub mod token;
 pub mod trust;
 pub mod umount;
 pub mod upgrade;

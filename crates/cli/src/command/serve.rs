@@ -26,7 +26,7 @@ pub struct Args {
     /// Address to listen on; port 0 lets the system choose
     ///
     /// By default only this machine can connect, and whoever does may push images. Any other
-    /// address, such as 0.0.0.0:7327, needs --client-ca or --push-ca, --read-only, or
+    /// address, such as 0.0.0.0:7327, needs --access, --client-ca or --push-ca, --read-only, or
     /// --allow-anonymous-push; and to serve volumes as rw, --tls-cert or --insecure.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7327", value_parser = listen_address)]
     listen: SocketAddr,
@@ -86,6 +86,11 @@ struct AccessArgs {
     /// given several times
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     crl: Vec<PathBuf>,
+
+    /// Let this file say who may do what, by certificates (of --client-ca), tokens and names; it is
+    /// read again when it changes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["push_ca", "allow_anonymous_push"])]
+    access: Option<PathBuf>,
 
     /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
     #[arg(long, conflicts_with = "push_ca")]
@@ -269,13 +274,14 @@ impl ResearchArgs {
     }
 }
 
-/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates and keys read
-/// again, though they did not change.
+/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and access
+/// rules read again, though they did not change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     check_store(&args.store)?;
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
     config.tls = args.access.tls();
     config.uploads.from = args.access.uploads();
+    config.access.rules = args.access.access.clone();
     config.insecure = args.access.insecure;
     args.research.apply(&mut config.learning, args.learning.frozen);
     config.memory_bytes_max = (args.limits.memory as usize) << 20;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ::sandbox::{Role, Sandbox};
-use server::Config;
+use server::{Config, TokenFile};
 
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::folders_of;
@@ -25,12 +25,16 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
     let journals = config.volumes.iter().filter_map(|volume| volume.journal.as_deref());
     let written = [store].into_iter().chain(writable.iter().map(|volume| volume.folder.as_path())).chain(journals);
     let tls = config.tls.iter().flat_map(server::TlsFiles::paths);
+    let rules = config.access.rules.as_deref();
+    let tokens = rules.and_then(|rules| TokenFile::place(rules).ok());
     Sandbox::new(Role::Server)
         .write(written.filter(|folder| folder.is_dir()))
         .read(readable.iter().map(|volume| &volume.folder))
         .read(links(store))
         // Certificates are renewed by other files of the same name.
         .read(folders_of(tls))
+        // So are rules of access and tokens.
+        .read(folders_of(rules.into_iter().chain(tokens.as_deref())))
         .create(ready.folder())
 }
 
