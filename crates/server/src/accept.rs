@@ -16,6 +16,7 @@ use wire::{ErrorCode, ServerConnection};
 use crate::access::certificate;
 use crate::access::{Access, Guard, LOOK_EVERY, PushAccess};
 use crate::admission::{Admission, ConnectionSlot, Full, REFUSALS_MAX};
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::panics::caught;
@@ -47,6 +48,7 @@ struct Connections {
     acceptor: Acceptor,
     /// Rules of access, if there are any.
     access: Option<Arc<Access>>,
+    audit: Option<Arc<Audit>>,
     /// Turns of the tasks that serve connections.
     processor: Processor,
     /// Connections so far.
@@ -57,8 +59,11 @@ impl Connections {
     /// None yet. Reads the files of TLS.
     fn new(shared: Arc<Shared>) -> Result<Connections, ServerError> {
         let config = &shared.config;
+        let audit = config.access.audit.clone();
+        let audit = audit.map(|audit| Audit::start(audit, shared.metrics.clone(), config.log.clone()));
+        let audit = audit.transpose()?.map(Arc::new);
         let rules = config.access.rules.clone();
-        let access = rules.map(|file| Access::open(file, config.log.clone()));
+        let access = rules.map(|file| Access::open(file, config.log.clone(), audit.clone()));
         let access = access.transpose()?.map(Arc::new);
         let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads.from, access.is_some())?;
         let wanted = config.connections.max;
@@ -70,7 +75,7 @@ impl Connections {
         }
         let admission = Arc::new(Admission::new(max, config.connections.per_address(max)));
         let (processor, count) = (Processor::default(), AtomicU64::new(0));
-        Ok(Connections { admission, acceptor, access, processor, count, shared })
+        Ok(Connections { admission, acceptor, access, audit, processor, count, shared })
     }
 }
 
@@ -81,12 +86,14 @@ pub struct Reloader(Arc<Connections>);
 impl Reloader {
     /// Reads the files of [`crate::TlsFiles`] again, for connections from now on. Of those that are
     /// open, the ones end whose certificate was revoked. Reads the rules of access again, for all
-    /// connections. Says in the log what came of it. Blocks.
+    /// connections. Says in the log what came of it. Begins a new audit log if the old one was
+    /// moved away. Blocks.
     ///
     /// # Errors
     /// [`ServerError::Tls`] or [`ServerError::Access`] if a file is of no use; what was read before
     /// stays in use.
     pub fn reload(&self) -> Result<(), ServerError> {
+        self.0.audit.iter().for_each(|audit| audit.reopen());
         let rules = self.0.access.as_ref().map_or(Ok(()), |access| access.reload());
         self.reload_tls()?;
         Ok(rules?)
@@ -366,7 +373,7 @@ impl Connections {
             Some(Greeting::Welcome(Channel::Plain(stream), access)) => {
                 let owner = Owner { peer: Peer::at(peer), connection };
                 let rights = self.rights(access, Vec::new);
-                let client = Client::new(peer.to_string(), owner, rights, slot);
+                let client = Client::new(peer.to_string(), owner, (rights, self.audit.clone()), slot);
                 Box::pin(session::run(shared, Slices::new(turns, stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
@@ -376,7 +383,8 @@ impl Connections {
                 let owner = Owner { peer: known, connection };
                 let names = || certificate.map_or_else(Vec::new, certificate::names);
                 let rights = self.rights(access, names);
-                let client = Client::new(peer.to_string(), owner, rights, slot).with_standing(standing);
+                let client = Client::new(peer.to_string(), owner, (rights, self.audit.clone()), slot);
+                let client = client.with_standing(standing);
                 Box::pin(session::run(shared, Slices::new(turns, *stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use store::{Sharing, Store};
 
-pub use access::AccessConfig;
+pub use access::{AccessConfig, AuditConfig};
 pub use learning::{LearningConfig, Provider};
 pub(crate) use shares::RECEIVED_FREE_BYTES;
 pub use shares::Shares;

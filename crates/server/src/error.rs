@@ -61,6 +61,14 @@ pub enum ServerError {
     /// A file of access rules or tokens is of no use.
     #[error(transparent)]
     Access(#[from] crate::AccessError),
+    /// The audit log cannot be begun.
+    #[error("{}: the audit log cannot be opened: {source}", path.display())]
+    Audit {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// A volume cannot be served.
     #[error("volume {name}: {reason}")]
     VolumeConfig {

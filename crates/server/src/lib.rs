@@ -17,7 +17,7 @@
 //!   `provider`, `blocks`: what is decoded in memory;
 //! - `budget`, `buffers`, `readers`, `admission`, `processor`: memory, slots and processor time,
 //!   shared fairly among peers (`peer`, `slow`); `account`: memory of metadata;
-//! - `config`, `storage`, `metrics`, `admin`, `log`, `panics`.
+//! - `config`, `storage`, `metrics`, `admin`, `audit`, `log`, `panics`.
 //!
 //! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and
 //! neither can a panic.
@@ -28,6 +28,7 @@ mod account;
 mod admin;
 mod admission;
 mod advice;
+mod audit;
 mod blocks;
 mod budget;
 mod buffers;
@@ -77,8 +78,8 @@ pub use accept::{Reloader, Server, serve_blocking};
 pub use access::{AccessError, IssuedToken, TokenFile, TokenInfo};
 pub use catalog::{ListedImage, Listing};
 pub use config::{
-    AccessConfig, Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt, TlsFiles,
-    UploadConfig, Uploads, VolumeConfig, WorkConfig,
+    AccessConfig, AuditConfig, Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt,
+    TlsFiles, UploadConfig, Uploads, VolumeConfig, WorkConfig,
 };
 pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};

@@ -148,7 +148,7 @@ fn harmless(line: &str) -> String {
 }
 
 /// A moment as RFC 3339 has it, in UTC, to the millisecond.
-struct Time(SystemTime);
+pub(crate) struct Time(pub SystemTime);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -101,6 +101,7 @@ metrics! {
     uploads, "images", "Images published by an upload.";
     uploads_failed, "images", "Uploads that ended with an error or a lost connection.";
     upload_bytes_received, "bytes", "Bytes received in uploads.";
+    audit_lines_lost, "lines", "Lines of the audit log that could not be written.";
     upload_bytes_copied, "bytes", "Bytes of uploads that other images already held.";
 }
 

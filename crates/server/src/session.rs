@@ -274,7 +274,9 @@ impl Session {
                     self.fail(request, &failure);
                 }
             }
-            ServerEvent::Cancelled { request } => access::end_upload(self, request),
+            ServerEvent::Cancelled { request } => {
+                access::end_upload(self, request, &Err(Failure::new(ErrorCode::Cancelled, "cancelled")));
+            }
             ServerEvent::Notice(notice) => self.take_notice(notice),
             ServerEvent::PushStopped { stream } => self.pushes.iter_mut().for_each(|pushes| pushes.stopped(stream)),
             ServerEvent::PutMeta { request, offset, bytes } => {

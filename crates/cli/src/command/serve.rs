@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use server::{Config, LearningConfig, Provider, StoreAt, TlsFiles, Uploads};
+use server::{AccessConfig, AuditConfig, Config, LearningConfig, Provider, StoreAt, TlsFiles, Uploads};
 
 use crate::command::pack::is_image;
 use crate::command::ready::ReadyFile;
@@ -91,6 +91,15 @@ struct AccessArgs {
     /// read again when it changes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["push_ca", "allow_anonymous_push"])]
     access: Option<PathBuf>,
+
+    /// Write to this file who published what, who was refused, and who opened volumes for writing,
+    /// one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
+
+    /// Length at which the audit log becomes FILE.1, and another file begins, in MiB
+    #[arg(long, value_name = "MIB", requires = "audit_log", value_parser = clap::value_parser!(u32).range(1..))]
+    audit_log_size: Option<u32>,
 
     /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
     #[arg(long, conflicts_with = "push_ca")]
@@ -243,6 +252,12 @@ impl AccessArgs {
         }
     }
 
+    fn rules(&self) -> AccessConfig {
+        let bytes_max = self.audit_log_size.map_or(AuditConfig::BYTES_MAX, |mib| u64::from(mib) << 20);
+        let audit = self.audit_log.clone().map(|file| AuditConfig { file, bytes_max });
+        AccessConfig { rules: self.access.clone(), audit }
+    }
+
     fn tls(&self) -> Option<TlsFiles> {
         Some(TlsFiles {
             certificate: self.tls_cert.clone()?,
@@ -274,14 +289,14 @@ impl ResearchArgs {
     }
 }
 
-/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and access
-/// rules read again, though they did not change.
+/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and
+/// access rules read again, though they did not change, and the audit log opened again.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     check_store(&args.store)?;
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
     config.tls = args.access.tls();
     config.uploads.from = args.access.uploads();
-    config.access.rules = args.access.access.clone();
+    config.access = args.access.rules();
     config.insecure = args.access.insecure;
     args.research.apply(&mut config.learning, args.learning.frozen);
     config.memory_bytes_max = (args.limits.memory as usize) << 20;

@@ -8,7 +8,7 @@ fn a_server_that_strangers_could_push_to_does_not_start() {
     let store = folder.path().join("store");
     for listen in ["0.0.0.0:0", "[::]:0"] {
         let said = fails(&["serve".as_ref(), store.as_os_str(), "--listen".as_ref(), listen.as_ref()], 2, listen);
-        for way in ["--client-ca", "--read-only", "--allow-anonymous-push"] {
+        for way in ["--access", "--client-ca", "--read-only", "--allow-anonymous-push"] {
             assert!(said.contains(way), "{said}");
         }
     }
@@ -71,4 +71,44 @@ fn volumes_are_written_over_networks_with_tls_or_when_that_is_asked_for() {
         assert_eq!(std::fs::read_to_string(mount.path.join("new")).unwrap(), "text");
         std::fs::write(mount.path.join("new"), "other").unwrap_err();
     }
+}
+
+#[test]
+fn tokens_are_made_used_and_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (access, store, image, token) = (path("access.toml"), path("store"), path("app.rnl"), path("token"));
+    std::fs::write(&access, "[principal.ci]\npull = [\"*\"]\npush = [\"app\"]\n[principal.ci\n").unwrap();
+    fails(&["serve", &store, "--access", &access], 2, "access.toml:4: ");
+    std::fs::write(&access, "[principal.ci]\npull = [\"*\"]\npush = [\"app\"]\n").unwrap();
+    fails(&["token", "create", "--access", &access, "--principal", "cj"], 2, "it has ci");
+    std::fs::write(&token, ok(&["token", "create", "--access", &access, "--principal", "ci"])).unwrap();
+    std::fs::create_dir(path("tree")).unwrap();
+    ok(&["pack", &path("tree"), "-o", &image]);
+    // In its sandbox, where it must be able to read the files again and to write the log.
+    std::fs::create_dir(path("log")).unwrap();
+    let audit = path("log/audit.jsonl");
+    let server = Server::start_at(store.as_ref(), "127.0.0.1:0", &["--access", &access, "--audit-log", &audit]);
+    let there = format!("runnel://{}", server.address);
+    let said = fails(&["images", &there], 5, "the server takes you for anonymous");
+    assert!(said.contains("--token-file"), "{said}");
+    ok(&["push", &image, &server.url("app"), "--token-file", &token]);
+    fails(&["push", &image, &server.url("other"), "--token-file", &token], 5, "no right `push` on other:latest");
+    assert!(ok(&["images", &there, "--token-file", &token]).starts_with("app:latest"));
+    let mut by_variable = runnel();
+    by_variable.args(["images", &there]).env("RUNNEL_TOKEN", std::fs::read_to_string(&token).unwrap().trim_end());
+    assert!(output(&mut by_variable).status.success());
+    std::fs::write(path("wrong"), "rnl_00").unwrap();
+    fails(&["images", &there, "--token-file", &path("wrong")], 2, "this is no token");
+    let listed = ok(&["token", "list", "--access", &access]);
+    let id = listed.split_whitespace().next().unwrap();
+    fails(&["token", "revoke", "--access", &access, "000000000000"], 4, "runnel token list");
+    ok(&["token", "revoke", "--access", &access, id]);
+    // Soon after: the server looks by itself.
+    while run(&["images", &there, "--token-file", &token]).status.success() {}
+    fails(&["images", &there, "--token-file", &token], 5, "does not know your token");
+    server.terminate();
+    let text = std::fs::read_to_string(&audit).unwrap();
+    assert!(text.lines().any(|line| line.contains("\"action\":\"push\"") && line.contains("\"principal\":\"ci\"")));
+    assert!(text.contains("\"action\":\"token-revoked\""), "{text}");
 }

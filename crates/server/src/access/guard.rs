@@ -191,6 +191,11 @@ struct ById {
 }
 
 impl Opening {
+    /// What was asked for, if it was an id on which there is no right.
+    pub fn asked(&self) -> Option<String> {
+        self.by_id.as_ref().map(|by_id| format!("@{}", by_id.id))
+    }
+
     /// Looks for a name of the image that its principal may pull. Blocks.
     pub fn check(&self, names: &Names) -> Result<(), Failure> {
         let Some(ById { id, access, principal, failure }) = &self.by_id else { return Ok(()) };

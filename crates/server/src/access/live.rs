@@ -9,8 +9,9 @@ use tokio::sync::watch;
 use super::rules::{Definition, Principal};
 use super::served::Served;
 use super::stamp::Stamp;
-use super::tokens::{self, TokenHash, Tokens};
+use super::tokens::{self, Known, TokenHash, Tokens};
 use super::{AccessError, Shown};
+use crate::audit::{Audit, Entry};
 use crate::lock::locked;
 use crate::log::Logger;
 
@@ -88,6 +89,7 @@ impl Rules {
 pub(crate) struct Access {
     path: PathBuf,
     log: Logger,
+    audit: Option<Arc<Audit>>,
     rules: watch::Sender<Arc<Rules>>,
     state: Mutex<State>,
     pub(super) served: Served,
@@ -110,7 +112,7 @@ impl Access {
     ///
     /// # Errors
     /// [`AccessError`]: one is wrong.
-    pub fn open(path: PathBuf, log: Logger) -> Result<Access, AccessError> {
+    pub fn open(path: PathBuf, log: Logger, audit: Option<Arc<Audit>>) -> Result<Access, AccessError> {
         let stamp = Stamp::of(&path);
         let definition = Arc::new(Definition::read(&path)?);
         let stamps = [stamp, Stamp::of(&definition.tokens)];
@@ -119,7 +121,7 @@ impl Access {
         let next_expiry = rules.next_expiry(seconds_now());
         let (rules, _) = watch::channel(Arc::new(rules));
         let state = Mutex::new(State { definition, tokens, stamps, last_seen: stamps, next_expiry });
-        Ok(Access { path, log, rules, state, served: Served::default() })
+        Ok(Access { path, log, audit, rules, state, served: Served::default() })
     }
 
     /// The rules of now and of later.
@@ -141,7 +143,18 @@ impl Access {
             // What failed is in the log.
             let _ = self.read_again(&mut state, now);
         } else if state.next_expiry.is_some_and(|expiry| expiry <= now) {
+            let ends = state.next_expiry;
+            self.note_all("token-expired", &state.tokens, |_, known| known.expires >= ends && known.has_expired(now));
             self.publish(&mut state, now);
+        }
+    }
+
+    /// Lines of the audit log for some tokens.
+    fn note_all(&self, action: &'static str, tokens: &Tokens, about: impl Fn(&TokenHash, &Known) -> bool) {
+        let Some(audit) = &self.audit else { return };
+        for (hash, known) in tokens.iter().filter(|(hash, known)| about(hash, known)) {
+            let name = &tokens::id_of(hash);
+            audit.note(&Entry { action, principal: &known.principal, name, outcome: "done", ..Entry::default() });
         }
     }
 
@@ -164,7 +177,11 @@ impl Access {
         let stamp = Stamp::of(&self.path);
         let definition = Definition::read(&self.path).map(|read| state.definition = Arc::new(read));
         state.stamps = [stamp, Stamp::of(&state.definition.tokens)];
-        let tokens = tokens::read(&state.definition.tokens).map(|read| state.tokens = Arc::new(read));
+        let tokens = tokens::read(&state.definition.tokens).map(|read| {
+            let before = std::mem::replace(&mut state.tokens, Arc::new(read));
+            self.note_all("token-revoked", &before, |hash, _| !state.tokens.contains_key(hash));
+            self.note_all("token-added", &state.tokens, |hash, _| !before.contains_key(hash));
+        });
         self.publish(state, now);
         let done = definition.and(tokens);
         match &done {
@@ -213,7 +230,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.toml");
         std::fs::write(&path, text).unwrap();
-        let access = Access::open(path.clone(), Logger::silent()).unwrap();
+        let access = Access::open(path.clone(), Logger::silent(), None).unwrap();
         (folder, path, access)
     }
 

@@ -9,4 +9,21 @@ pub struct AccessConfig {
     /// there are authorities for all: the rules say what they may do. `None`: everyone who can
     /// connect may read, and [`crate::Uploads`] says who may push.
     pub rules: Option<PathBuf>,
+    /// Where it is written down who did what.
+    pub audit: Option<AuditConfig>,
+}
+
+/// The audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// The file; lines are only ever added.
+    pub file: PathBuf,
+    /// Its length at which it becomes `FILE.1`, in the place of the one before, and another file
+    /// begins.
+    pub bytes_max: u64,
+}
+
+impl AuditConfig {
+    /// The usual limit: some hundred thousand lines.
+    pub const BYTES_MAX: u64 = 64 << 20;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use units::RequestId;
+use units::{ImageId, RequestId};
 use wire::{ErrorCode, Reply, WireError};
 
 use super::{Session, metadata};
@@ -51,9 +51,11 @@ pub(super) fn opened(
     opened: Result<Arc<Published>, Failure>,
     opening: &Opening,
 ) {
-    if let Err(failure) = opened.and_then(|image| tell(session, request, &image, opening)) {
-        session.fail(request, &failure);
+    let Err(failure) = opened.and_then(|image| tell(session, request, &image, opening)) else { return };
+    if let Some(asked) = opening.asked().filter(|_| failure.code == ErrorCode::Forbidden) {
+        session.client.note_refused(&asked, &failure);
     }
+    session.fail(request, &failure);
 }
 
 /// Gives an image its handle.
@@ -94,7 +96,7 @@ pub(super) fn begin_upload(
 }
 
 /// An upload is over, or nobody wants it any more.
-pub(super) fn end_upload(session: &mut Session, request: RequestId) {
+pub(super) fn end_upload(session: &mut Session, request: RequestId, outcome: &Result<ImageId, Failure>) {
     session.uploads.remove(request);
-    session.client.upload_ends(request);
+    session.client.upload_ends(request, outcome);
 }

@@ -9,6 +9,7 @@ use wire::{Bearer, ErrorCode, ImageHandle};
 
 use crate::access::{Guard, Opening, Principal, PushAccess, Right, Rules};
 use crate::admission::ConnectionSlot;
+use crate::audit::{Audit, Entry};
 use crate::error::Failure;
 use crate::name::Name;
 use crate::peer::Owner;
@@ -22,6 +23,9 @@ const DISPLACED: &str = "the server needs its place for another connection (--co
 #[cfg(feature = "tls")]
 const WITHDRAWN: &str = "your certificate was revoked, or its authority is not trusted any more";
 
+/// Outcome of what was done, in the audit log.
+const DONE: &str = "done";
+
 /// The client of a connection that was admitted. Its slot is free again when this is dropped.
 pub(crate) struct Client {
     /// For log lines.
@@ -30,6 +34,7 @@ pub(crate) struct Client {
     access: Rights,
     /// Names of uploads that are under way.
     uploads: HashMap<RequestId, String>,
+    audit: Option<Arc<Audit>>,
     slot: ConnectionSlot,
     /// `None` if the connection is not encrypted.
     #[cfg(feature = "tls")]
@@ -45,12 +50,18 @@ pub(crate) enum Rights {
 }
 
 impl Client {
-    pub fn new(name: String, owner: Owner, access: Rights, slot: ConnectionSlot) -> Client {
+    pub fn new(
+        name: String,
+        owner: Owner,
+        (access, audit): (Rights, Option<Arc<Audit>>),
+        slot: ConnectionSlot,
+    ) -> Client {
         Client {
             name,
             owner,
             access,
             uploads: HashMap::new(),
+            audit,
             slot,
             #[cfg(feature = "tls")]
             standing: None,
@@ -75,10 +86,24 @@ impl Client {
 
     /// Refuses what the client may not do.
     pub fn check(&self, right: Right, name: &str) -> Result<(), Failure> {
-        match &self.access {
+        let checked = match &self.access {
             Rights::Open(access) if right == Right::Push => access.check(),
             Rights::Open(_) => Ok(()),
             Rights::Guarded(guard) => guard.check(right, name),
+        };
+        checked.inspect_err(|failure| self.note_refused(name, failure))
+    }
+
+    /// Something was refused: that is worth a line of the audit log.
+    pub fn note_refused(&self, name: &str, failure: &Failure) {
+        self.note("refused", name, None, &failure.text);
+    }
+
+    fn note(&self, action: &'static str, name: &str, image: Option<ImageId>, outcome: &str) {
+        if let Some(audit) = &self.audit {
+            let principal = self.guard().map_or("", |guard| guard.principal().name.as_str());
+            let image = image.map(|id| id.to_string());
+            audit.note(&Entry { action, principal, address: &self.name, name, image, outcome });
         }
     }
 
@@ -86,13 +111,14 @@ impl Client {
     /// images may be on it.
     pub fn check_list(&self) -> Result<Option<Arc<Principal>>, Failure> {
         let Some(guard) = self.guard() else { return Ok(None) };
-        guard.check_list()?;
+        guard.check_list().inspect_err(|failure| self.note_refused("", failure))?;
         Ok(Some(guard.principal().clone()))
     }
 
     /// The beginning of an Open.
     pub fn opening(&self, name: &Name) -> Result<Opening, Failure> {
-        self.guard().map_or_else(|| Ok(Opening::default()), |guard| guard.opening(name))
+        let begun = self.guard().map_or_else(|| Ok(Opening::default()), |guard| guard.opening(name));
+        begun.inspect_err(|failure| self.note_refused(&name.to_string(), failure))
     }
 
     /// Refuses an image that the client may not have any more.
@@ -109,12 +135,17 @@ impl Client {
 
     /// A volume is open; `writable` if it is served for changes. Whether the client may make them.
     pub fn opened_volume(&mut self, handle: ImageHandle, name: &str, writable: bool) -> bool {
-        self.guard_mut().map_or(writable, |guard| guard.opened_volume(handle, name, writable))
+        let writes = self.guard_mut().map_or(writable, |guard| guard.opened_volume(handle, name, writable));
+        if writes {
+            self.note("volume-write", name, None, DONE);
+        }
+        writes
     }
 
     /// Refuses changes of a volume that the client may only read.
     pub fn check_writes(&self, handle: ImageHandle) -> Result<(), Failure> {
-        self.guard().map_or(Ok(()), |guard| guard.check_writes(handle))
+        let checked = self.guard().map_or(Ok(()), |guard| guard.check_writes(handle));
+        checked.inspect_err(|failure| self.note_refused("", failure))
     }
 
     /// An upload under this name has begun.
@@ -122,9 +153,13 @@ impl Client {
         self.uploads.insert(request, name);
     }
 
-    /// An upload is over.
-    pub fn upload_ends(&mut self, request: RequestId) {
-        self.uploads.remove(&request);
+    /// An upload is over: so it went.
+    pub fn upload_ends(&mut self, request: RequestId, outcome: &Result<ImageId, Failure>) {
+        let Some(name) = self.uploads.remove(&request) else { return };
+        match outcome {
+            Ok(id) => self.note("push", &name, Some(*id), DONE),
+            Err(failure) => self.note("push", &name, None, &failure.text),
+        }
     }
 
     /// The client shows a token. Without access rules nobody needs one.
@@ -133,7 +168,8 @@ impl Client {
     /// Why the connection ends.
     pub fn show_token(&mut self, token: &Bearer) -> Result<(), String> {
         let Rights::Guarded(guard) = &mut self.access else { return Ok(()) };
-        guard.show_token(token.hash(), &self.uploads)
+        let shown = guard.show_token(token.hash(), &self.uploads);
+        shown.inspect_err(|reason| self.note("closed", "", None, reason))
     }
 
     /// Goes by the rules of now.
@@ -142,7 +178,8 @@ impl Client {
     /// Why the connection ends.
     pub fn follow_rules(&mut self) -> Result<(), String> {
         let Rights::Guarded(guard) = &mut self.access else { return Ok(()) };
-        guard.follow(&self.uploads)
+        let followed = guard.follow(&self.uploads);
+        followed.inspect_err(|reason| self.note("closed", "", None, reason))
     }
 
     /// Changes whenever the rules do.

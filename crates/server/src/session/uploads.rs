@@ -91,14 +91,14 @@ impl Session {
             upload::Event::Need(ranges) => {
                 if let Err(refused) = need(&mut self.wire, request, &ranges) {
                     let failure = Failure::new(ErrorCode::TooLarge, format!("the upload needs too much: {refused}"));
-                    access::end_upload(self, request);
+                    access::end_upload(self, request, &Err(failure.clone()));
                     self.fail(request, &failure);
                 }
             }
             // Refused only if the request was cancelled meanwhile.
             upload::Event::Progress(bytes) => drop(self.wire.put_progress(request, bytes)),
             upload::Event::Finished(result) => {
-                access::end_upload(self, request);
+                access::end_upload(self, request, &result);
                 match result {
                     Ok(id) => {
                         self.reply(request, Reply::PutDone { id });

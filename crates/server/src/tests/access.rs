@@ -14,7 +14,7 @@ use wire::{Bearer, ClientConfig, ErrorCode, Notice, Reply, Request, WireError};
 
 use super::client::Client;
 use super::rig::{Rig, config, image};
-use crate::{Server, ServerError, StoreAt, TokenFile, VolumeConfig};
+use crate::{AuditConfig, Server, ServerError, StoreAt, TokenFile, VolumeConfig};
 
 /// A server with access rules, the images `app` and `other`, and the volume `data`.
 pub struct Guarded {
@@ -35,6 +35,7 @@ impl Guarded {
         store.put_atomic("other.rnl", &image(2)).unwrap();
         let mut config = config(StoreAt::Open(Arc::new(store.clone())));
         config.access.rules = Some(folder.path().join("access.toml"));
+        config.access.audit = Some(AuditConfig { file: folder.path().join("audit.jsonl"), bytes_max: 1 << 20 });
         config.learning.enabled = false;
         config.volumes = vec![VolumeConfig { writable: true, ..VolumeConfig::new("data", &data) }];
         Guarded { rig: Rig::start(config), folder, store }
@@ -239,6 +240,34 @@ fn a_writer_of_a_volume_that_becomes_a_reader_connects_again() {
     server.change("[principal.ci]\n\"volume:read\" = [\"data\"]\n");
     assert!(closed(&mut client).contains("`volume:write` on data"));
     assert!(!opened(&mut connect()));
+}
+
+#[test]
+fn what_is_done_and_refused_is_in_the_audit_log() {
+    let server = Guarded::start("[principal.ci]\npush = [\"new\"]\n\"volume:write\" = [\"data\"]\n");
+    let token = server.token("ci");
+    let mut ci = server.with(&token);
+    let (reply, _) = ci.upload("new", &image(3));
+    let Reply::PutDone { id: pushed } = reply else { panic!("{reply:?}") };
+    assert!(matches!(ci.ask(Request::VolumeOpen { name: "data".to_owned() }), Reply::VolumeOpened { .. }));
+    ci.refused(open("app"), ErrorCode::Forbidden);
+    ci.refused(open(&format!("@{}", ImageId([7; 32]))), ErrorCode::Forbidden);
+    TokenFile::open(&server.rules()).unwrap().revoke(|_| true).unwrap();
+    closed(&mut ci);
+    let Guarded { rig, folder, .. } = server;
+    rig.stop();
+    let text = std::fs::read_to_string(folder.path().join("audit.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<(&str, &str)> =
+        lines.iter().map(|line| (line["action"].as_str().unwrap(), line["principal"].as_str().unwrap())).collect();
+    let actions = ["token-added", "push", "volume-write", "refused", "refused", "token-revoked", "closed"];
+    assert_eq!(told, actions.map(|action| (action, "ci")), "{text}");
+    assert_eq!((&lines[1]["name"], &lines[1]["image"]), (&"new:latest".into(), &pushed.to_string().into()));
+    assert_eq!((&lines[1]["outcome"], &lines[2]["name"]), (&"done".into(), &"data".into()));
+    assert!(lines[3]["outcome"].as_str().unwrap().contains("no right `pull` on app:latest"));
+    assert!(lines[4]["name"].as_str().unwrap().starts_with("@0707"));
+    assert!(lines[1]["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{text}");
+    assert!(!text.contains(token.reveal()), "no secret is in the log");
 }
 
 #[test]

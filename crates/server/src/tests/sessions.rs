@@ -161,7 +161,7 @@ impl Simulation {
         // Slots are counted where connections are accepted, which is not part of this.
         let slot = Arc::new(Admission::new(1, 1)).admit(owner.peer, shared.now()).expect("nobody has the slot");
         self.sessions.push(tokio::spawn(async move {
-            let client = Client::new("fuzz".to_owned(), owner, Rights::Open(PushAccess::Allowed), slot);
+            let client = Client::new("fuzz".to_owned(), owner, (Rights::Open(PushAccess::Allowed), None), slot);
             session::run(shared, theirs, client, stopped).await
         }));
         ours

@@ -27,10 +27,13 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
     let tls = config.tls.iter().flat_map(server::TlsFiles::paths);
     let rules = config.access.rules.as_deref();
     let tokens = rules.and_then(|rules| TokenFile::place(rules).ok());
+    let audit = config.access.audit.as_ref().map(|audit| audit.file.as_path());
     Sandbox::new(Role::Server)
         .write(written.filter(|folder| folder.is_dir()))
         .read(readable.iter().map(|volume| &volume.folder))
         .read(links(store))
+        // Where it is moved aside, and begun again.
+        .write(folders_of(audit).into_iter().filter(|folder| folder.is_dir()))
         // Certificates are renewed by other files of the same name.
         .read(folders_of(tls))
         // So are rules of access and tokens.
