@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 1024;
 /// Something that is worth a line.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Entry<'a> {
-    /// What: `push`, `refused`, `closed`, `volume-write`, `token-added`, `token-revoked` or
+    /// What: `push`, `sign`, `refused`, `closed`, `volume-write`, `token-added`, `token-revoked` or
     /// `token-expired`.
     pub action: &'static str,
     /// Who, as far as it is known.

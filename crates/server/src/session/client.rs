@@ -24,7 +24,7 @@ const DISPLACED: &str = "the server needs its place for another connection (--co
 const WITHDRAWN: &str = "your certificate was revoked, or its authority is not trusted any more";
 
 /// Outcome of what was done, in the audit log.
-const DONE: &str = "done";
+pub(super) const DONE: &str = "done";
 
 /// The client of a connection that was admitted. Its slot is free again when this is dropped.
 pub(crate) struct Client {
@@ -104,6 +104,18 @@ impl Client {
             let principal = self.guard().map_or("", |guard| guard.principal().name.as_str());
             let image = image.map(|id| id.to_string());
             audit.note(&Entry { action, principal, address: &self.name, name, image, outcome });
+        }
+    }
+
+    /// Notes how something ends that is done elsewhere.
+    pub fn noted_later(&self, action: &'static str, name: &str) -> impl FnOnce(&str) + Send + 'static {
+        let (audit, address, name) = (self.audit.clone(), self.name.clone(), name.to_owned());
+        let principal = self.guard().map_or_else(String::new, |guard| guard.principal().name.clone());
+        move |outcome| {
+            if let Some(audit) = audit {
+                let (principal, address, name) = (principal.as_str(), address.as_str(), name.as_str());
+                audit.note(&Entry { action, principal, address, name, image: None, outcome });
+            }
         }
     }
 

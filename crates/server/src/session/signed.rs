@@ -6,13 +6,16 @@ use wire::Reply;
 use wire::format::{FRAME_HEADER_BYTES, TRUST_FILES_BYTES_MAX};
 
 use super::Session;
+use super::client::DONE;
 use crate::access::Right;
 use crate::error::Failure;
 use crate::name::Name;
 
 /// Answers with the files that a device lacks.
 pub(super) fn read(session: &mut Session, request: RequestId, name: String, known: Bytes) -> Result<(), Failure> {
-    if !name.is_empty() {
+    if name.is_empty() {
+        session.client.check_list()?;
+    } else {
         session.client.check(Right::Pull, &full(&name))?;
     }
     let shared = session.shared.clone();
@@ -22,9 +25,14 @@ pub(super) fn read(session: &mut Session, request: RequestId, name: String, know
 
 /// Keeps what a publisher has signed.
 pub(super) fn write(session: &mut Session, request: RequestId, name: String, files: Bytes) -> Result<(), Failure> {
-    session.client.check(Right::Push, &full(&name))?;
-    let shared = session.shared.clone();
-    let work = move || shared.catalog.signed.write(&name, &files).map(|()| Reply::TrustWritten);
+    let full = full(&name);
+    session.client.check(Right::Push, &full)?;
+    let (shared, note) = (session.shared.clone(), session.client.noted_later("sign", &full));
+    let work = move || {
+        let written = shared.catalog.signed.write(&name, &files);
+        note(written.as_ref().map_or_else(|failure| failure.text.as_str(), |()| DONE));
+        written.map(|()| Reply::TrustWritten)
+    };
     session.answer(request, FRAME_HEADER_BYTES, work);
     Ok(())
 }

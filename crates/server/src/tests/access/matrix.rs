@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use bytes::Bytes;
 use units::{BlockId, InodeId, LockKind, PageId, Token};
 use wire::format::ClientKind;
 use wire::volume::{LeaseKind, LockAsk, VolumeAsk};
@@ -64,6 +65,9 @@ fn first_rows() -> Vec<Row> {
         metadata_offset: 4096,
         metadata_bytes: 4096,
     };
+    let read = |name: &str| Request::TrustRead { name: name.to_owned(), known: Bytes::from_static(&[1]) };
+    // Refused for its form by a server that would take it.
+    let write = |name: &str| Request::TrustWrite { name: name.to_owned(), files: Bytes::from_static(&[0]) };
     vec![
         ("`app`", Request::Open { name: "app".to_owned() }),
         ("another image", Request::Open { name: "other".to_owned() }),
@@ -72,6 +76,12 @@ fn first_rows() -> Vec<Row> {
         ("", Request::Status),
         ("`app`", put("app")),
         ("another image", put("other")),
+        ("`app`", read("app:latest")),
+        ("another image", read("other:latest")),
+        ("no name", read("")),
+        ("`app`", write("app:latest")),
+        ("another image", write("other:latest")),
+        ("no name", write("")),
         ("`data`", Request::VolumeOpen { name: "data".to_owned() }),
         ("another volume", Request::VolumeOpen { name: "other".to_owned() }),
     ]
