@@ -12,6 +12,7 @@ mod cpython;
 mod crash;
 mod devices;
 mod formats;
+mod guide;
 mod hints;
 mod images;
 mod kept;

@@ -64,8 +64,8 @@ impl Rules {
         let id = tokens::id_of(hash);
         let Some(known) = self.tokens.get(hash) else {
             return Err(
-                "the server does not know your token: it was revoked, or is for another server; ask for a new \
-                        one (`runnel token create` there)"
+                "the server does not know your token: it was revoked, was made less than a second ago, or is for \
+                        another server; else ask for a new one (`runnel token create` there)"
                     .to_owned(),
             );
         };
