@@ -101,7 +101,6 @@ pub const JOBS: &[Job] = &[
                 "trust",
                 &[
                     "runnel trust init /etc/runnel/publisher",
-                    "runnel push --sign /etc/runnel/publisher app.rnl runnel://server/app:1",
                     "runnel trust refresh /etc/runnel/publisher --server runnel://server",
                     "runnel trust show runnel://server/app:1",
                     "runnel trust tls /etc/runnel/tls --server server,192.0.2.7 --device camera-7",

@@ -61,11 +61,9 @@ pub struct Key {
     passphrase: PassphraseArgs,
 }
 
-/// The folder of a publisher, and the server whose names they are.
+/// The server whose names they are, and how its keys and ours are used.
 #[derive(clap::Args)]
 struct Place {
-    /// The publisher's folder
-    folder: PathBuf,
     /// Read the names from this server first, and publish the change there: runnel://host
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -80,8 +78,8 @@ struct Place {
 /// The holder of the keys also needs snapshot.key and timestamp.key, and root.json.
 #[derive(clap::Args)]
 pub struct Delegate {
-    #[command(flatten)]
-    place: Place,
+    /// The publisher's folder
+    folder: PathBuf,
     /// The name of the role
     #[arg(long)]
     role: String,
@@ -94,6 +92,8 @@ pub struct Delegate {
     /// How many of the keys must sign
     #[arg(long, value_name = "N", default_value_t = 1)]
     threshold: usize,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Give a top-level role a new key; devices follow by themselves
@@ -101,21 +101,23 @@ pub struct Delegate {
 /// The old key stays in the folder: delete it when all is well, or at once if it was stolen.
 #[derive(clap::Args)]
 pub struct Rotate {
-    #[command(flatten)]
-    place: Place,
+    /// The publisher's folder
+    folder: PathBuf,
     /// root, targets, snapshot or timestamp
     #[arg(long, value_parser = TOP_LEVEL)]
     role: String,
     /// Write the new key without a passphrase
     #[arg(long)]
     no_passphrase: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Let a name stand for an image
 #[derive(clap::Args)]
 pub struct Sign {
-    #[command(flatten)]
-    place: Place,
+    /// The publisher's folder
+    folder: PathBuf,
     /// NAME:TAG
     name: String,
     /// The image file
@@ -124,31 +126,39 @@ pub struct Sign {
     /// targets)
     #[arg(long)]
     role: Option<String>,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Take a name away: devices then refuse it
 #[derive(clap::Args)]
 pub struct Remove {
-    #[command(flatten)]
-    place: Place,
+    /// The publisher's folder
+    folder: PathBuf,
     /// NAME:TAG
     name: String,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Sign files again before they expire
 #[derive(clap::Args)]
 pub struct Refresh {
-    #[command(flatten)]
-    place: Place,
+    /// The publisher's folder
+    folder: PathBuf,
     /// Which; can be given several times (default: snapshot and timestamp, as far as their keys are
     /// here)
     #[arg(long, value_parser = TOP_LEVEL)]
     role: Vec<String>,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Send what was signed in a folder to a server
 #[derive(clap::Args)]
 pub struct Publish {
+    /// The publisher's folder
+    folder: PathBuf,
     #[command(flatten)]
     place: Place,
 }
@@ -174,8 +184,9 @@ pub fn run(action: Action) -> anyhow::Result<ExitCode> {
         Action::Rotate(args) => rotate(&args)?,
         Action::Sign(args) => sign(&args)?,
         Action::Remove(args) => {
-            let role =
-                args.place.change(&named(&args.name)?, |repository, _| Ok(repository.remove_name(&args.name)?))?;
+            let role = args
+                .place
+                .change(&args.folder, &named(&args.name)?, |repository, _| Ok(repository.remove_name(&args.name)?))?;
             tell!("{} is signed no more (role {role})", args.name);
         }
         Action::Refresh(args) => refresh(&args)?,
@@ -183,7 +194,7 @@ pub fn run(action: Action) -> anyhow::Result<ExitCode> {
             if args.place.server.is_none() {
                 return Err(failure::usage("say where to: --server runnel://host"));
             }
-            args.place.change("", |_, _| Ok(()))?;
+            args.place.change(&args.folder, "", |_, _| Ok(()))?;
             tell!("published");
         }
         Action::Show(args) => show(&args)?,
@@ -231,15 +242,16 @@ fn key(args: &Key) -> anyhow::Result<()> {
 impl Place {
     fn change<T>(
         &self,
+        folder: &Path,
         name: &str,
         edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        self.with(|publisher| Ok(publisher.change(name, edit)?.0))
+        self.with(folder, |publisher| Ok(publisher.change(name, edit)?.0))
     }
 
     /// Gives the publisher to `work`.
-    fn with<T>(&self, work: impl FnOnce(&Publisher<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let folder = KeyFolder::open(&self.folder)?;
+    fn with<T>(&self, folder: &Path, work: impl FnOnce(&Publisher<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let folder = KeyFolder::open(folder)?;
         let keys = folder.keys(&self.passphrase)?.into_iter().map(|(_, key)| key).collect();
         let server = self.server.as_deref().map(server_of).transpose()?.map(|server| (server, &self.tls));
         work(&Publisher { folder: &folder, keys, server, lifetimes: Lifetimes::default() })
@@ -253,26 +265,28 @@ fn delegate(args: &Delegate) -> anyhow::Result<()> {
         keys: args.keys.clone(),
         threshold: args.threshold,
     };
-    args.place.change("", |repository, _| Ok(repository.delegate(&delegation)?))?;
+    args.place.change(&args.folder, "", |repository, _| Ok(repository.delegate(&delegation)?))?;
     tell!("role {} may sign {}", args.role, args.names.join(", "));
     Ok(())
 }
 
 fn rotate(args: &Rotate) -> anyhow::Result<()> {
-    let folder = KeyFolder::open(&args.place.folder)?;
+    let folder = KeyFolder::open(&args.folder)?;
     let passphrase = if args.no_passphrase { None } else { Some(args.place.passphrase.new_one()?) };
     let name = folder.free_name(&args.role);
     // Before anything is signed with it.
     let public = folder.add_key(&name, passphrase.as_deref())?.public();
-    args.place.change("", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?))?;
-    tell!("{} has a new key: {}", args.role, args.place.folder.join("keys").join(format!("{name}.key")).display());
+    args.place.change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?))?;
+    tell!("{} has a new key: {}", args.role, args.folder.join("keys").join(format!("{name}.key")).display());
     Ok(())
 }
 
 fn sign(args: &Sign) -> anyhow::Result<()> {
     let name = named(&args.name)?;
     let id = image_id(&args.image)?;
-    let role = args.place.with(|publisher| sign_image(publisher, &name, (&args.image, id), args.role.as_deref()))?;
+    let role = args
+        .place
+        .with(&args.folder, |publisher| sign_image(publisher, &name, (&args.image, id), args.role.as_deref()))?;
     outln!("{name} is {id}, signed by role {role}");
     Ok(())
 }
@@ -282,7 +296,7 @@ fn refresh(args: &Refresh) -> anyhow::Result<()> {
         true => vec!["snapshot", "timestamp"],
         false => args.role.iter().map(String::as_str).collect(),
     };
-    args.place.change("", |repository, _| {
+    args.place.change(&args.folder, "", |repository, _| {
         wanted.iter().try_for_each(|role| repository.refresh(role))?;
         Ok(())
     })?;
