@@ -135,15 +135,26 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn sim_trust() {
-    let mut counts = Counts::new();
     let first = number("RUNNEL_TRUST_SEED");
-    let count = number("RUNNEL_TRUST_SEEDS").unwrap_or(if first.is_some() { 1 } else { 200 });
-    let seeds = first.unwrap_or(0)..first.unwrap_or(0) + count;
-    for seed in seeds {
-        if let Err(error) = run(seed, &mut counts) {
-            panic!("{error}\nRUNNEL_TRUST_SEED={seed} cargo test -p runnel-trust sim_trust");
+    let count = number("RUNNEL_TRUST_SEEDS").unwrap_or(if first.is_some() { 1 } else { 2000 });
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let part = |thread: u64| {
+        let mut counts = Counts::new();
+        let first = first.unwrap_or(0);
+        for seed in (first..first + count).filter(|seed| seed % threads == thread) {
+            if let Err(error) = run(seed, &mut counts) {
+                panic!("{error}\nRUNNEL_TRUST_SEED={seed} cargo test -p runnel-trust sim_trust");
+            }
         }
-    }
+        counts
+    };
+    let mut counts = Counts::new();
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        for (what, more) in parts.into_iter().flat_map(|part| part.join().expect("no seed fails")) {
+            *counts.entry(what).or_default() += more;
+        }
+    });
     counts.iter().for_each(|(what, count)| println!("{count:8} {what}"));
 }
 
