@@ -248,7 +248,7 @@ fn client_code(error: &ClientError) -> u8 {
 }
 
 /// What is wrong with a signed name.
-fn refusal_code(refusal: &client::Refusal) -> u8 {
+pub fn refusal_code(refusal: &client::Refusal) -> u8 {
     match refusal.kind() {
         Kind::NotFound => 4,
         Kind::Rollback => 20,

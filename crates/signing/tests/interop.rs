@@ -44,7 +44,10 @@ fn make_python() -> Option<PathBuf> {
                 return None;
             }
         }
-        let installed = Command::new(&python).args(["-m", "pip", "--quiet", "install"]).args(PACKAGES).status();
+        let installed = Command::new(&python)
+            .args(["-m", "pip", "--quiet", "install", "--retries", "1", "--timeout", "20"])
+            .args(PACKAGES)
+            .status();
         if !installed.is_ok_and(|status| status.success()) {
             println!("skipped: pip cannot install {PACKAGES:?}");
             return None;

@@ -51,6 +51,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
              app.rnl {target}`"
         )));
     }
+    #[cfg(feature = "full")]
+    let sign = match &args.sign {
+        Some(folder) => Some(sign_push(folder, &args.passphrase, &remote, &args.trust)?),
+        None => None,
+    };
     let bar = progress::bytes(1, "uploading");
     let mut last = Progress::default();
     let mut config = Config::default();
@@ -73,10 +78,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let id = outcome?;
     #[cfg(feature = "full")]
-    let signer = match &args.sign {
-        Some(folder) => Some(sign_push(folder, &args.passphrase, &remote, &args.trust, (&args.image, id))?),
-        None => None,
-    };
+    let signer = sign.map(|sign| sign(&args.image, id)).transpose()?;
     #[cfg(not(feature = "full"))]
     let signer: Option<String> = None;
     if args.json {

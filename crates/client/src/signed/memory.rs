@@ -1,7 +1,7 @@
 //! What a device has seen of the signed names of a server, in files.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -58,13 +58,17 @@ impl Memory {
         let lock = path("lock");
         let locked = || -> io::Result<File> {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-            let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock)?;
+            let mut options = OpenOptions::new();
+            // A pipe in its place must keep nobody waiting.
+            options.create(true).truncate(false).write(true).mode(0o600).custom_flags(nonblock());
+            let file = options.open(&lock)?;
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
         let file = locked().map_err(|error| Failed::Disk(lock.clone(), error))?;
         let read = |kind: &str| read(&path(kind)).map_err(|error| Failed::Disk(path(kind), error));
-        let (state, cache, accepted) = (read("state")?, read("files")?, read("images")?);
+        // Without the files more travels, and that is all.
+        let (state, cache, accepted) = (read("state")?, read("files").unwrap_or_default(), read("images")?);
         let damaged = |error: trust::StateError| {
             let text =
                 format!("{error}; remove it if you know why: the device then trusts whatever is signed, old or new");
@@ -130,11 +134,20 @@ impl Held {
     }
 }
 
+/// As `custom_flags` wants it.
+fn nonblock() -> i32 {
+    rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
+}
+
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::metadata(path) {
-        Ok(about) if about.len() > FILE_BYTES_MAX => Err(io::ErrorKind::FileTooLarge.into()),
-        Ok(_) => fs::read(path).map(Some),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    let file = match host::file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
     }
+    Ok(Some(bytes))
 }

@@ -1,6 +1,5 @@
 //! Small files: reading them within bounds, and telling whether they changed.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -27,7 +26,8 @@ impl Stamp {
 /// The text of a file; `None` if it is not there.
 pub(super) fn read(path: &Path) -> Result<Option<String>, AccessError> {
     let failed = |error: std::io::Error| AccessError::whole(path, format!("cannot be read: {error}"));
-    let file = match File::open(path) {
+    // A pipe, or what takes its place, must not keep the server waiting.
+    let file = match host::file::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(failed)?,
     };

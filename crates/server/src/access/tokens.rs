@@ -139,7 +139,7 @@ impl TokenFile {
     /// [`AccessError`]: a file cannot be read, or is wrong.
     pub fn open(access: &Path) -> Result<TokenFile, AccessError> {
         let failed = |error: io::Error| AccessError::whole(access, format!("cannot be read: {error}"));
-        let lock = File::open(access).map_err(failed)?;
+        let lock = host::file::open(access).map_err(failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
         let definition = Definition::read(access)?;
         let path = definition.tokens.clone();

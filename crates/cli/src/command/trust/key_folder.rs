@@ -142,8 +142,41 @@ impl KeyFolder {
         let named = || file.display().to_string();
         let (key, text) = SigningKey::generate(passphrase)?;
         let mut new = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file).with_context(named)?;
-        new.write_all(text.as_bytes()).and_then(|()| new.sync_all()).with_context(named)?;
+        if let Err(error) = new.write_all(text.as_bytes()).and_then(|()| new.sync_all()) {
+            // Half a key would be in the way of all others.
+            let _ = fs::remove_file(&file);
+            return Err(error).with_context(named);
+        }
         Ok(key)
+    }
+
+    /// Takes a key away that nothing was signed with.
+    pub fn remove_key(&self, name: &str) {
+        let _ = fs::remove_file(self.path.join("keys").join(format!("{name}.key")));
+    }
+
+    /// Whether keys here have a passphrase: a new one then gets one, too.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub fn is_encrypted(&self) -> anyhow::Result<bool> {
+        for file in self.key_files()? {
+            if SigningKey::is_encrypted(&String::from_utf8_lossy(&read(&file, KEY_BYTES_MAX)?)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn key_files(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let folder = self.path.join("keys");
+        let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+            .with_context(|| folder.display().to_string())?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()?;
+        files.retain(|file| file.extension().is_some_and(|kind| kind == "key"));
+        files.sort();
+        Ok(files)
     }
 
     /// A name for a new key of a role that no file has yet.
@@ -158,16 +191,9 @@ impl KeyFolder {
     /// # Errors
     /// A file is none, or the passphrase is wrong.
     pub fn keys(&self, passphrase: &PassphraseArgs) -> anyhow::Result<Vec<(String, SigningKey)>> {
-        let folder = self.path.join("keys");
-        let mut files: Vec<PathBuf> = fs::read_dir(&folder)
-            .with_context(|| folder.display().to_string())?
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<io::Result<_>>()?;
-        files.retain(|file| file.extension().is_some_and(|kind| kind == "key"));
-        files.sort();
         let mut given = None;
-        let mut keys = Vec::with_capacity(files.len());
-        for file in files {
+        let mut keys = Vec::new();
+        for file in self.key_files()? {
             let text = String::from_utf8(read(&file, KEY_BYTES_MAX)?).with_context(|| file.display().to_string())?;
             if SigningKey::is_encrypted(&text) && given.is_none() {
                 given = Some(passphrase.present()?);
@@ -217,6 +243,8 @@ impl KeyFolder {
     /// # Errors
     /// They cannot be written.
     pub fn keep(&self, roots: &[Vec<u8>], files: &Stapled) -> anyhow::Result<()> {
+        let folder = self.path.join("metadata");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         for root in roots {
             let version = version_of("root", root).unwrap_or(0);
             self.write(&Path::new("metadata").join(file_name("root", version)), root)?;

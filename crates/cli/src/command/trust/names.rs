@@ -254,7 +254,7 @@ impl Place {
         let folder = KeyFolder::open(folder)?;
         let keys = folder.keys(&self.passphrase)?.into_iter().map(|(_, key)| key).collect();
         let server = self.server.as_deref().map(server_of).transpose()?.map(|server| (server, &self.tls));
-        work(&Publisher { folder: &folder, keys, server, lifetimes: Lifetimes::default() })
+        work(&Publisher { folder, keys, server, lifetimes: Lifetimes::default() })
     }
 }
 
@@ -272,11 +272,19 @@ fn delegate(args: &Delegate) -> anyhow::Result<()> {
 
 fn rotate(args: &Rotate) -> anyhow::Result<()> {
     let folder = KeyFolder::open(&args.folder)?;
-    let passphrase = if args.no_passphrase { None } else { Some(args.place.passphrase.new_one()?) };
+    let is_open = args.no_passphrase || !folder.is_encrypted()?;
+    let passphrase = if is_open { None } else { Some(args.place.passphrase.new_one()?) };
     let name = folder.free_name(&args.role);
     // Before anything is signed with it.
     let public = folder.add_key(&name, passphrase.as_deref())?.public();
-    args.place.change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?))?;
+    let rotated =
+        args.place.change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?));
+    if let Err(error) = rotated {
+        if !is_doubtful(&error) {
+            folder.remove_key(&name);
+        }
+        return Err(error);
+    }
     tell!("{} has a new key: {}", args.role, args.folder.join("keys").join(format!("{name}.key")).display());
     Ok(())
 }
@@ -340,14 +348,18 @@ fn show(args: &Show) -> anyhow::Result<()> {
     }
     for role in json["roles"].as_array().into_iter().flatten() {
         let text = |field: &str| role[field].as_str().unwrap_or_default().to_owned();
+        // Whoever has the server may have written anything.
+        let shown = |text: &str| units::printable_line(text.as_bytes()).into_owned();
+        let text = |field: &str| shown(&text(field));
         outln!("{:<12} version {:<5} expires {}", text("role"), role["version"], text("expires"));
         for (name, target) in role["names"].as_object().into_iter().flatten() {
-            outln!("    {name} is {}", target["id"].as_str().unwrap_or("?"));
+            outln!("    {} is {}", shown(name), shown(target["id"].as_str().unwrap_or("?")));
         }
         for delegation in role["delegates"].as_array().into_iter().flatten() {
             let patterns: Vec<_> =
                 delegation["names"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            outln!("    role {} may sign {}", delegation["role"].as_str().unwrap_or("?"), patterns.join(", "));
+            let role = delegation["role"].as_str().unwrap_or("?");
+            outln!("    role {} may sign {}", shown(role), shown(&patterns.join(", ")));
         }
     }
     if !args.place.contains("://") {
@@ -399,6 +411,19 @@ fn describe(files: &Stapled) -> anyhow::Result<Value> {
         roles.push(entry);
     }
     Ok(json!({"roles": roles}))
+}
+
+/// Whether a server may have published what an error says it did not: it was lost before it
+/// answered.
+fn is_doubtful(error: &anyhow::Error) -> bool {
+    let is_no = |error: &client::ClientError| {
+        use connection::ConnectionError::{Connect, NoGreeting, Refused, Resolve};
+        matches!(
+            error,
+            client::ClientError::Connection(Connect { .. } | NoGreeting { .. } | Refused { .. } | Resolve { .. })
+        )
+    };
+    error.downcast_ref::<client::ClientError>().is_some_and(|error| !is_no(error))
 }
 
 /// A name with its tag.

@@ -26,7 +26,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who publishes, and where.
 pub struct Publisher<'a> {
-    pub folder: &'a KeyFolder,
+    pub folder: KeyFolder,
     pub keys: Vec<SigningKey>,
     /// The server that has the names, if it is to be asked and told.
     pub server: Option<(Server, &'a TrustArgs)>,
@@ -60,6 +60,19 @@ impl Publisher<'_> {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Whether a name could be signed: all but the writing is done.
+    ///
+    /// # Errors
+    /// Those of [`Publisher::change`].
+    fn check(&self, name: &str) -> anyhow::Result<()> {
+        let base = self.base(name)?;
+        let mut repository = Repository::read(&base.root, &base.files, self.lifetimes)?;
+        let target = Target { id: ImageId([0; 32]), bytes: 0, sha256: String::new() };
+        repository.set_name(name, &target, None, &self.keys)?;
+        repository.sign(&self.keys, now())?;
+        Ok(())
     }
 
     fn try_change<T>(
@@ -122,7 +135,17 @@ impl Publisher<'_> {
         both.sort_by_key(version);
         let [older, files] = both;
         let refused = |refusal: Refusal| {
-            failure::with_code(24, format!("the signed names are not as this publisher left them: {refusal}"))
+            let hint = match refusal.kind() {
+                Kind::Forked | Kind::Rollback => {
+                    "\nhint: this folder and the server have gone different ways; to go on from the server's names, without those \
+                     signed here alone, move its folder `metadata` away and try again"
+                }
+                _ => "",
+            };
+            failure::with_code(
+                failure::refusal_code(&refusal),
+                format!("the signed names are not as this publisher left them: {refusal}{hint}"),
+            )
         };
         // Without a clock: what has expired is to be signed anew. The older files may be from
         // before the newest root; then they say nothing of what follows.
@@ -189,20 +212,21 @@ pub fn sign_image(
     Ok(signer)
 }
 
-/// Signs what was pushed. Returns the role that did.
+/// Makes ready to sign the name of a push. What is in the way of that is found before anything
+/// is uploaded: an upload moves the name at once. The result signs, and returns the role that did.
 ///
 /// # Errors
 /// Those of [`sign_image`]; the folder has no keys.
-pub fn sign_push(
+pub fn sign_push<'a>(
     folder: &Path,
     passphrase: &PassphraseArgs,
     remote: &Remote,
-    trust: &TrustArgs,
-    image: (&Path, ImageId),
-) -> anyhow::Result<String> {
+    trust: &'a TrustArgs,
+) -> anyhow::Result<impl FnOnce(&Path, ImageId) -> anyhow::Result<String> + use<'a>> {
     let folder = KeyFolder::open(folder)?;
-    let keys = folder.keys(passphrase)?.into_iter().map(|(_, key)| key).collect();
-    let server = Some((remote.server.clone(), trust));
-    let publisher = Publisher { folder: &folder, keys, server, lifetimes: Lifetimes::default() };
-    sign_image(&publisher, &remote.image.to_string(), image, None)
+    let keys: Vec<SigningKey> = folder.keys(passphrase)?.into_iter().map(|(_, key)| key).collect();
+    let (server, name) = (remote.server.clone(), remote.image.to_string());
+    let ready = Publisher { folder, keys, server: Some((server, trust)), lifetimes: Lifetimes::default() };
+    ready.check(&name)?;
+    Ok(move |image: &Path, id| sign_image(&ready, &name, (image, id), None))
 }
