@@ -202,7 +202,10 @@ fn fuse_regress_a_run_that_is_stopped_while_it_starts_ends_by_the_signal() {
     let program = ["--", "/usr/bin/python3", "-c", "import time; time.sleep(600)"];
     // Whatever it does at that moment: of those before the program runs, one is as good as another.
     for step in 0..60 {
-        let mut run = runnel().arg("run").arg(&url).args(program).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        // Whoever runs the tests may ignore SIGHUP, as nohup does; the program would do so, too.
+        let mut run = std::process::Command::new("env");
+        run.arg("--default-signal=HUP").arg(runnel().get_program()).env("RUNNEL_CACHE", "none").arg("run").arg(&url);
+        let mut run = run.args(program).stderr(std::process::Stdio::piped()).spawn().unwrap();
         std::thread::park_timeout(std::time::Duration::from_millis(4 * step));
         send(&run, [Signal::TERM, Signal::HUP][step as usize % 2]);
         let status = wait(&mut run);
