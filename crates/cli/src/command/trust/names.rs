@@ -280,7 +280,7 @@ fn rotate(args: &Rotate) -> anyhow::Result<()> {
     let rotated =
         args.place.change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?));
     if let Err(error) = rotated {
-        if !is_doubtful(&error) {
+        if is_certain(&error) {
             folder.remove_key(&name);
         }
         return Err(error);
@@ -413,17 +413,15 @@ fn describe(files: &Stapled) -> anyhow::Result<Value> {
     Ok(json!({"roles": roles}))
 }
 
-/// Whether a server may have published what an error says it did not: it was lost before it
-/// answered.
-fn is_doubtful(error: &anyhow::Error) -> bool {
+/// Whether an error is sure to say that nothing was published with a new key. If a server was lost
+/// before it answered, or the disk failed after it had, the key may be in force.
+fn is_certain(error: &anyhow::Error) -> bool {
+    use connection::ConnectionError::{Connect, NoGreeting, Refused, Resolve};
     let is_no = |error: &client::ClientError| {
-        use connection::ConnectionError::{Connect, NoGreeting, Refused, Resolve};
-        matches!(
-            error,
-            client::ClientError::Connection(Connect { .. } | NoGreeting { .. } | Refused { .. } | Resolve { .. })
-        )
+        let client::ClientError::Connection(error) = error else { return false };
+        matches!(error, Connect { .. } | NoGreeting { .. } | Refused { .. } | Resolve { .. })
     };
-    error.downcast_ref::<client::ClientError>().is_some_and(|error| !is_no(error))
+    error.is::<signing::SigningError>() || error.downcast_ref::<client::ClientError>().is_some_and(is_no)
 }
 
 /// A name with its tag.
