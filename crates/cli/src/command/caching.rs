@@ -95,7 +95,7 @@ pub fn place(cache: Option<&Path>, bytes: Option<u64>) -> anyhow::Result<CachePl
 }
 
 /// Whether a folder is there and belongs to another user.
-fn is_of_another(folder: &Path) -> bool {
+pub fn is_of_another(folder: &Path) -> bool {
     std::fs::metadata(folder).is_ok_and(|about| about.uid() != rustix::process::geteuid().as_raw())
 }
 

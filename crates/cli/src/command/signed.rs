@@ -1,11 +1,11 @@
 //! Whose signatures the names of servers must have: an option, and the configuration of the device.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use client::SignedNames;
 
+use crate::command::caching::is_of_another;
 use crate::config::DeviceConfig;
 
 /// The default folder of root for what was seen of signed names.
@@ -38,11 +38,6 @@ impl NameArgs {
         let given = self.trust.as_ref().map(std::path::absolute).transpose()?;
         Ok(SignedNames { given, servers: config.trusted, folder })
     }
-}
-
-/// Whether a folder is there and belongs to another user.
-fn is_of_another(folder: &Path) -> bool {
-    std::fs::metadata(folder).is_ok_and(|about| about.uid() != rustix::process::geteuid().as_raw())
 }
 
 /// The folder that nobody chose, as the XDG Base Directory Specification has it.
