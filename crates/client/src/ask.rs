@@ -60,7 +60,7 @@ pub(crate) fn open_image(
         if asked.is_none()
             && let Some(reply) = opened.take()
         {
-            break reply;
+            break reply?;
         }
         match connection.event(until)? {
             ClientEvent::Ready(hello) => {
@@ -86,7 +86,9 @@ pub(crate) fn open_image(
                 begun.take((image, offset, bytes), max, (clock.now(), received));
             }
             ClientEvent::Reply { request: found, reply } if found == request => {
-                opened = Some(connection.accept(reply)?);
+                // The server answers in any order. What the signatures say is told first, so that the
+                // same state of the server gives the same error each time.
+                opened = Some(connection.accept(reply));
             }
             ClientEvent::Expired { request: found } if found == request || Some(found) == asked => {
                 return Err(silent().into());
