@@ -86,8 +86,8 @@ pub(crate) fn open_image(
                 begun.take((image, offset, bytes), max, (clock.now(), received));
             }
             ClientEvent::Reply { request: found, reply } if found == request => {
-                // The server answers in any order. What the signatures say is told first, so that the
-                // same state of the server gives the same error each time.
+                // The server answers in any order. What the signatures say is told first, so that
+                // one state of the server gives one error.
                 opened = Some(connection.accept(reply));
             }
             ClientEvent::Expired { request: found } if found == request || Some(found) == asked => {

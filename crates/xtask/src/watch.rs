@@ -40,8 +40,12 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test`, printing all but the tests that pass. If no test ends for [`TEST_LIMIT`],
-/// those that had begun are named, and what their processes wait for is told.
+/// Lines of what failed tests said that are repeated at the end.
+const SAID_MAX: usize = 60;
+
+/// Runs `cargo test`, printing all but the tests that pass. What failed is said again at the end.
+/// If no test ends for [`TEST_LIMIT`], those that had begun are named, and what their processes
+/// wait for is told.
 pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or_else(|| anyhow::anyhow!("cargo test has no output"))?;
@@ -53,10 +57,13 @@ pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
             }
         }
     });
-    let mut slow: Vec<String> = Vec::new();
+    let (mut slow, mut failures) = (Vec::new(), Failures::default());
     loop {
         match said.recv_timeout(TEST_LIMIT) {
-            Ok(line) => take_line(&line, &mut slow),
+            Ok(line) => {
+                take_line(&line, &mut slow);
+                failures.take(&line);
+            }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 eprint!("{}", what_they_do(child.id()));
@@ -66,8 +73,28 @@ pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
         }
     }
     let status = child.wait()?;
-    anyhow::ensure!(status.success(), "{command:?} ended with {status}");
+    anyhow::ensure!(status.success(), "{command:?} ended with {status}\n{}", failures.lines.join("\n"));
     Ok(())
+}
+
+/// What failed tests said of their ends.
+#[derive(Default)]
+struct Failures {
+    lines: Vec<String>,
+    is_message: bool,
+}
+
+impl Failures {
+    /// Takes a line of a test program. A message of a panic goes from its place to the backtrace,
+    /// the hint to have one, or an empty line.
+    fn take(&mut self, line: &str) {
+        let begins = line.starts_with("thread '") && line.contains(" panicked at ");
+        let ends = line.is_empty() || line.starts_with("stack backtrace:") || line.starts_with("note: run with ");
+        self.is_message = begins || (self.is_message && !ends);
+        if self.is_message && self.lines.len() < SAID_MAX {
+            self.lines.push(line.to_owned());
+        }
+    }
 }
 
 /// Prints a line of a test program if it matters, and keeps account of the tests that take long.
@@ -183,5 +210,16 @@ mod tests {
         take_line("test a::c has been running for over 60 seconds", &mut slow);
         take_line("test a::b ... ok", &mut slow);
         assert_eq!(slow, ["a::c"]);
+    }
+
+    #[test]
+    fn the_messages_of_panics_are_kept_alone() {
+        let said = "---- a::b stdout ----\nserving a store\n\nthread 'a::b' (7) panicked at b.rs:5:9:\n1: no image\n\
+                    of that name\nstack backtrace:\n   0: frame\n\nfailures:\n    a::b\n";
+        let mut failures = Failures::default();
+        said.lines().for_each(|line| failures.take(line));
+        assert_eq!(failures.lines, ["thread 'a::b' (7) panicked at b.rs:5:9:", "1: no image", "of that name"]);
+        (0..SAID_MAX).for_each(|_| failures.take("thread 'a::c' panicked at c.rs:1:1:"));
+        assert_eq!(failures.lines.len(), SAID_MAX);
     }
 }
