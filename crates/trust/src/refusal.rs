@@ -184,6 +184,12 @@ pub enum Refusal {
         /// Version that was expected.
         expected: u64,
     },
+    /// [`Kind::Damaged`]: the root that this device trusts, where the next one belongs.
+    #[error("damaged: the answer repeats root version {version}, which this device has already")]
+    RootTwice {
+        /// The version.
+        version: u64,
+    },
     /// [`Kind::Forked`].
     #[error("forked: {role} version {version} differs from the version {version} that this device has seen")]
     Forked {
@@ -210,7 +216,7 @@ impl Refusal {
             Refusal::MixedVersion { .. } | Refusal::MixedContent { .. } => Kind::Mixed,
             Refusal::Signature { .. } => Kind::Signature,
             Refusal::NotFound { .. } | Refusal::BadName { .. } => Kind::NotFound,
-            Refusal::Damaged { .. } => Kind::Damaged,
+            Refusal::Damaged { .. } | Refusal::RootTwice { .. } => Kind::Damaged,
             Refusal::Oversized { .. } => Kind::Oversized,
             Refusal::Missing { .. } | Refusal::RootGap { .. } => Kind::Missing,
             Refusal::Forked { .. } => Kind::Forked,

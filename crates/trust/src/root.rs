@@ -60,6 +60,9 @@ impl Root {
         }
         let (found, expected) = (root.version, self.version.saturating_add(1));
         if holds(Rule::RootVersion) {
+            if found == self.version && root.content == self.content {
+                return Err(Refusal::RootTwice { version: found });
+            }
             if found < expected {
                 return Err(Refusal::Rollback { role: "root".into(), found, expected });
             }

@@ -68,6 +68,10 @@ impl Model {
             if !root.signed_by.contains(&self.root.epochs[0]) || !root.signed_by.contains(&root.epochs[0]) {
                 return refused(Kind::Signature);
             }
+            let says = |root: &RootFile| (root.version, root.epochs, root.expires);
+            if says(root) == says(&self.root) {
+                return refused(Kind::Damaged);
+            }
             if root.version != self.root.version + 1 {
                 return refused(if root.version <= self.root.version { Kind::Rollback } else { Kind::Missing });
             }

@@ -77,9 +77,9 @@ fn roots_follow_one_another() {
         (&[1, 2], Ok(()), 3),
         (&[2], Err(Kind::Signature), 1),
         (&[1, 3], Err(Kind::Signature), 2),
-        (&[1, 1], Err(Kind::Rollback), 2),
+        (&[1, 1], Err(Kind::Damaged), 2),
         (&[1, 2, 1], Err(Kind::Signature), 3),
-        (&[0], Err(Kind::Rollback), 1),
+        (&[0], Err(Kind::Damaged), 1),
     ] {
         let sent: Vec<Vec<u8>> = sent.iter().map(|index: &usize| roots[*index].clone()).collect();
         let mut device = Verifier::new(&roots[0]).expect("a root");
