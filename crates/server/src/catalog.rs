@@ -104,7 +104,7 @@ impl Catalog {
         let shares = config.shares();
         Catalog {
             names: Names::new(store.clone(), config.images.limits, config.log.clone()),
-            signed: SignedNames::new(store.clone()),
+            signed: SignedNames::new(store.clone(), config.log.clone()),
             store,
             limits: config.images.limits,
             predict: config.learning.predict.clone(),

@@ -5,20 +5,29 @@
 //! no secret for them and is not trusted with anything: devices check what they get. It checks what
 //! publishers write all the same, as a device would that has seen the files before, so that nobody
 //! can publish what all devices refuse.
+//!
+//! All roots stay, since a device follows them one by one. Of the other files those stay that the
+//! newest two snapshots list: who reads the files one by one, as a copy of the folder is read, may
+//! have begun before the last change. The rest goes with the next change, also what is left over
+//! from one that did not get to its end.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use codec::Codec;
-use store::{Store, StoreError};
+use store::{Listed, Store, StoreError};
 use trust::repository::{collect, file_name, listed_version, version_of};
 use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
 use wire::format::TRUST_FILES_BYTES_MAX;
 use wire::{ErrorCode, Reply};
 
 use crate::error::Failure;
+use crate::log::Logger;
 use crate::name::Name;
+
+/// Largest file; no larger one comes from a publisher.
+const FILE_BYTES_MAX: u64 = TRUST_FILES_BYTES_MAX as u64;
 
 /// Answers are 1 to 3 KiB, so the best level takes less than a millisecond.
 const ZSTD_LEVEL: i32 = 19;
@@ -26,17 +35,22 @@ const ZSTD_LEVEL: i32 = 19;
 /// Roots that a store may have: one a week for forty years.
 const ROOTS_MAX: u64 = 2048;
 
+/// Files that one change takes away, each with a write to the disk: a change makes a few, and a
+/// store of an older server may have thousands.
+const PRUNED_MAX: usize = 64;
+
 /// The signed names of a store.
 pub(crate) struct SignedNames {
     store: Arc<dyn Store>,
     /// Nobody reads while a publisher's files are checked and written: new keys and what they
     /// signed come together.
     writing: RwLock<()>,
+    log: Logger,
 }
 
 impl SignedNames {
-    pub fn new(store: Arc<dyn Store>) -> SignedNames {
-        SignedNames { store, writing: RwLock::new(()) }
+    pub fn new(store: Arc<dyn Store>, log: Logger) -> SignedNames {
+        SignedNames { store, writing: RwLock::new(()), log }
     }
 
     /// The files that a device lacks to check what a name stands for; without a name, those that
@@ -87,8 +101,37 @@ impl SignedNames {
             self.put(&file_name(role, version), file, listed.filter(|listed| *listed == version))?;
         }
         // Until here everybody reads the files of before.
-        let timestamp = new.file("timestamp");
-        timestamp.map_or(Ok(()), |file| Ok(self.store.put_atomic(&key("timestamp.json"), file)?))
+        if let Some(timestamp) = new.file("timestamp") {
+            self.store.put_atomic(&key("timestamp.json"), timestamp)?;
+        }
+        // It is published, whatever becomes of old files: the next change tries again.
+        if let Some(snapshot) = new.file("snapshot")
+            && let Err(error) = self.prune(snapshot)
+        {
+            self.log.warning(format_args!("old files of signed names stay: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Takes away what neither the newest snapshot nor the one before it lists.
+    fn prune(&self, newest: &[u8]) -> Result<(), StoreError> {
+        let listing = self.store.list("trust")?;
+        let versioned: Vec<(&str, u64, &str)> = listing.iter().filter_map(versioned).collect();
+        let present = version_of("snapshot", newest).unwrap_or(0);
+        let snapshots = versioned.iter().filter(|(_, version, role)| *role == "snapshot" && *version < present);
+        let before = snapshots.map(|(_, version, _)| *version).max();
+        let before = before.map(|version| self.store.get(&key(&file_name("snapshot", version)), FILE_BYTES_MAX));
+        let before = before.transpose()?.unwrap_or_default();
+        let kept = |version: u64, role: &str| match role {
+            "root" => true,
+            "snapshot" => [newest, &before].iter().any(|file| version_of("snapshot", file) == Some(version)),
+            role => [newest, &before].iter().any(|file| listed_version(file, role) == Some(version)),
+        };
+        let old = versioned.into_iter().filter(|(_, version, role)| !kept(*version, role));
+        for (key, ..) in old.take(PRUNED_MAX) {
+            self.store.delete(key)?;
+        }
+        Ok(())
     }
 
     /// A device that has seen what is in the store.
@@ -121,7 +164,7 @@ impl SignedNames {
     }
 
     fn get(&self, file: &str) -> Result<Option<Vec<u8>>, Failure> {
-        match self.store.get(&key(file), TRUST_FILES_BYTES_MAX as u64) {
+        match self.store.get(&key(file), FILE_BYTES_MAX) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -160,6 +203,16 @@ fn parse(name: &str) -> Result<Option<String>, Failure> {
             name => Ok(Some(name.to_string())),
         },
     }
+}
+
+/// Key, version and role of a file that has a version.
+fn versioned(listed: &Listed) -> Option<(&str, u64, &str)> {
+    let Listed::Object(key) = listed else { return None };
+    let file = key.strip_prefix("trust/")?;
+    let (version, role) = file.strip_suffix(".json")?.split_once('.')?;
+    let version = version.parse().ok()?;
+    // Others are not ours.
+    (file_name(role, version) == file).then_some((key, version, role))
 }
 
 fn key(file: &str) -> String {

@@ -59,14 +59,18 @@ impl World {
     }
 
     fn change(&mut self, edit: impl FnOnce(&mut Repository, &[SigningKey])) {
-        let files = read_signed(&self.server(), &Trust::default(), "", &Known::of_root(u64::MAX), HANG).unwrap();
+        self.change_name("", edit);
+    }
+
+    fn change_name(&mut self, name: &str, edit: impl FnOnce(&mut Repository, &[SigningKey])) {
+        let files = read_signed(&self.server(), &Trust::default(), name, &Known::of_root(u64::MAX), HANG).unwrap();
         let mut repository = Repository::read(&self.root, &files, Lifetimes::default()).unwrap();
         edit(&mut repository, &self.keys);
         let change = repository.sign(&self.keys, now()).unwrap();
         if let Some(root) = change.stapled.roots().last() {
             self.root.clone_from(root);
         }
-        self.write("", &change.stapled).unwrap();
+        self.write(name, &change.stapled).unwrap();
     }
 
     fn sign(&mut self, id: ImageId) {
@@ -147,6 +151,64 @@ fn a_device_opens_what_was_signed_and_nothing_else() {
     assert_eq!(world.open().unwrap(), other.metadata.id());
     std::fs::remove_dir_all(world.path("state")).unwrap();
     assert_eq!(world.refusal(), Kind::Missing);
+}
+
+/// Files that nobody asks for any more go; those of one version before stay.
+#[test]
+fn old_files_of_a_store_go_and_roots_stay() {
+    let tree = Tree::plain();
+    let mut world = World::new(&tree);
+    let theirs = SigningKey::generate(None).unwrap().0;
+    let delegation = signing::Delegation {
+        role: "media".into(),
+        patterns: vec!["media:*".into()],
+        keys: vec![theirs.public()],
+        threshold: 1,
+    };
+    world.keys.push(theirs);
+    world.change(|repository, _| repository.delegate(&delegation).unwrap());
+    world.rotate("root");
+    let media = SignedTarget { id: ImageId([2; 32]), bytes: 1, sha256: "00".repeat(32) };
+    world.change_name("media:1", |repository, keys| {
+        assert_eq!(repository.set_name("media:1", &media, None, keys).unwrap(), "media");
+    });
+    (0..3).for_each(|_| world.sign(tree.metadata.id()));
+    let names = |world: &World| -> Vec<String> {
+        world.files().into_iter().map(|(key, _)| key.trim_start_matches("trust/").to_owned()).collect()
+    };
+    let expected = [
+        "1.media.json",
+        "1.root.json",
+        "2.root.json",
+        "4.targets.json",
+        "5.targets.json",
+        "6.snapshot.json",
+        "5.snapshot.json",
+        "timestamp.json",
+    ];
+    let mut expected: Vec<String> = expected.map(str::to_owned).into();
+    expected.sort();
+    assert_eq!(names(&world), expected);
+    // A server that ended before it took them away, and a write that did not get to the timestamp.
+    let mut old = world.files();
+    world.sign(ImageId([1; 32]));
+    world.sign(tree.metadata.id());
+    old.retain(|(key, _)| key != "trust/timestamp.json");
+    world.restore(&old);
+    world.store.put_atomic("trust/99.targets.json", b"{").unwrap();
+    world.store.put_atomic("trust/README", b"ours").unwrap();
+    let began = world.files();
+    world.sign(tree.metadata.id());
+    let left = names(&world);
+    assert_eq!(left.iter().filter(|name| name.ends_with("snapshot.json")).count(), 2, "{left:?}");
+    assert_eq!(left.iter().filter(|name| name.ends_with("targets.json")).count(), 2, "{left:?}");
+    assert!(left.contains(&"README".into()) && !left.contains(&"99.targets.json".into()), "{left:?}");
+    assert_eq!(world.open().unwrap(), tree.metadata.id());
+    // Who had read the timestamp before gets to the end.
+    let timestamp = began.into_iter().find(|(key, _)| key == "trust/timestamp.json").unwrap();
+    world.restore(&[timestamp]);
+    std::fs::remove_dir_all(world.path("state")).unwrap();
+    assert_eq!(world.open().unwrap(), tree.metadata.id());
 }
 
 #[test]
