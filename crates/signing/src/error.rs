@@ -40,6 +40,9 @@ pub enum SigningError {
     /// A name that is none.
     #[error("{0:?} is no name: write NAME:TAG, of letters, digits, '.', '-' and '_'")]
     BadName(String),
+    /// A name that is not signed.
+    #[error("nobody has signed {0}")]
+    NotSigned(String),
     /// A role that cannot be made or is not there.
     #[error("{role:?}: {what}")]
     BadRole {

@@ -145,8 +145,7 @@ impl Repository {
     pub fn remove_name(&mut self, name: &str) -> Result<String, SigningError> {
         let has = |file: &File| file.body["targets"].get(name).is_some();
         let role = self.files.iter().find(|(_, file)| has(file)).map(|(role, _)| role.clone());
-        let role =
-            role.ok_or_else(|| SigningError::BadRole { role: name.into(), what: "nobody has signed it".into() })?;
+        let role = role.ok_or_else(|| SigningError::NotSigned(name.into()))?;
         if let Some(targets) = self.edit(&role)?["targets"].as_object_mut() {
             targets.remove(name);
         }

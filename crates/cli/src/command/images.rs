@@ -23,7 +23,7 @@ pub struct Args {
 /// One line per tag: name, id, size.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server::parse(&args.server)?;
-    let listing = client::admin::list(&server, &args.trust.trust(), Config::default().open_deadline)?;
+    let listing = client::admin::list(&server, &args.trust.trust()?, Config::default().open_deadline)?;
     if args.json {
         outln!("{listing}");
         return Ok(ExitCode::SUCCESS);

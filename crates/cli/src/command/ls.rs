@@ -43,7 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config {
         connections: 1,
         waiting: Waiting::SOFT_DEFAULT,
-        connection: args.trust.connection(),
+        connection: args.trust.connection()?,
         signed: args.names.signed()?,
         ..Config::default()
     };

@@ -152,7 +152,7 @@ fn bring_up_to_date(
     // One that the power went off in.
     check(claim.unchecked()?, &mut result.is_healthy)?;
     let mut config = Config { signed: args.names.signed()?, ..Config::default() };
-    config.connection.trust = args.trust.trust();
+    config.connection.trust = args.trust.trust()?;
     let wanted = Pin {
         remote,
         config: &config,

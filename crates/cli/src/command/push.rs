@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let bar = progress::bytes(1, "uploading");
     let mut last = Progress::default();
     let mut config = Config::default();
-    config.connection.trust = args.trust.trust();
+    config.connection.trust = args.trust.trust()?;
     let mut interrupted = false;
     let outcome = upload(&args.image, &remote, &config, &mut |news| match news {
         News::Progress(state) => {

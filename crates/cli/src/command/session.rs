@@ -87,7 +87,7 @@ impl SessionArgs {
                 short_connections: self.ablation.contains(&Part::Short),
                 allocated_pages: self.ablation.contains(&Part::Alloc),
             },
-            connection: connection::Config { push: !self.no_push, ..self.trust.connection() },
+            connection: connection::Config { push: !self.no_push, ..self.trust.connection()? },
             signed: self.names.signed()?,
             ..Config::default()
         })

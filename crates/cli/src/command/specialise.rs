@@ -265,7 +265,7 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
         let is_program = image.is_file() && !system_calls::is_image(image);
         let programs = if is_program { &[] } else { args.device.program.as_slice() };
         let programs = programs.iter().map(|path| system_calls::bytes(path)).collect();
-        let report = system_calls::find(image, programs, (args.trust.connection(), args.names.signed()?), &options)?;
+        let report = system_calls::find(image, programs, (args.trust.connection()?, args.names.signed()?), &options)?;
         calls.add(image, &report).map_err(|error| match error {
             KernelError::UnknownCalls { .. } => failure::with_code(
                 UNKNOWN,

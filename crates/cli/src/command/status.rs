@@ -47,7 +47,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.target.as_deref() {
         Some(url) if url.contains("://") => {
             let server = Server::parse(url)?;
-            let status = client::admin::status(&server, &args.trust.trust(), Config::default().open_deadline)?;
+            let status = client::admin::status(&server, &args.trust.trust()?, Config::default().open_deadline)?;
             if args.json {
                 outln!("{status}");
             } else {

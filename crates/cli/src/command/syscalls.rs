@@ -143,7 +143,7 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
             report.with_context(|| args.subject.display().to_string())
         }
         Some(_) => Err(not_for_programs()),
-        None => find(&args.subject, programs, (args.trust.connection(), args.names.signed()?), options),
+        None => find(&args.subject, programs, (args.trust.connection()?, args.names.signed()?), options),
     }
 }
 

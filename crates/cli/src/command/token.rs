@@ -124,6 +124,12 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<ExitCode> {
     }
     let of_principal = |info: &TokenInfo| args.principal.as_ref().is_some_and(|name| *name == info.principal);
     let revoked = file.revoke(|info| args.ids.contains(&info.id) || of_principal(info)).map_err(wrong)?;
+    if let Some(principal) = args.principal.as_ref().filter(|_| revoked.is_empty()) {
+        let access = args.common.access.display();
+        return Err(failure::not_found(format!(
+            "{principal} has no tokens\nhint: `runnel token list --access {access}` lists them"
+        )));
+    }
     print(&args.common, &revoked)?;
     if !args.common.json {
         tell!("revoked: {}", revoked.len());

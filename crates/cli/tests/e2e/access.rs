@@ -98,11 +98,18 @@ fn tokens_are_made_used_and_revoked() {
     let mut by_variable = runnel();
     by_variable.args(["images", &there]).env("RUNNEL_TOKEN", std::fs::read_to_string(&token).unwrap().trim_end());
     assert!(output(&mut by_variable).status.success());
+    // Refused before anything connects: nobody listens there.
+    let mut cut = runnel();
+    cut.args(["images", "runnel://127.0.0.1:9"]).env("RUNNEL_TOKEN", "rnl_00");
+    let cut = output(&mut cut);
+    let said = String::from_utf8_lossy(&cut.stderr);
+    assert!(cut.status.code() == Some(2) && said.contains("RUNNEL_TOKEN: this is no token"), "{said}");
     std::fs::write(path("wrong"), "rnl_00").unwrap();
     fails(&["images", &there, "--token-file", &path("wrong")], 2, "this is no token");
     let listed = ok(&["token", "list", "--access", &access]);
     let id = listed.split_whitespace().next().unwrap();
     fails(&["token", "revoke", "--access", &access, "000000000000"], 4, "runnel token list");
+    fails(&["token", "revoke", "--access", &access, "--principal", "nosuch"], 4, "nosuch has no tokens");
     ok(&["token", "revoke", "--access", &access, id]);
     // Soon after: the server looks by itself.
     while run(&["images", &there, "--token-file", &token]).status.success() {}

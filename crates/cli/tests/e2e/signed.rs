@@ -1,8 +1,9 @@
 //! Signed names as publisher, operator and device use them.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::*;
 
@@ -145,6 +146,43 @@ fn a_name_that_is_taken_away_is_refused() {
     assert_eq!(fleet.ls("app:1").0, 0);
     fleet.trust(&["remove", &fleet.text("publisher"), "app:1", "--server", &fleet.server_url()]);
     fleet.refused("app:1", 4, "no publisher has signed");
+    let again = ["trust", "remove", &fleet.text("publisher"), "app:1", "--server", &fleet.server_url()];
+    let done = output(fleet.publisher().args(again));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(4) && said.contains("nobody has signed app:1"), "{said}");
+}
+
+#[test]
+fn commands_that_sign_in_one_folder_wait_for_each_other() {
+    let fleet = Fleet::new();
+    let (folder, image) = (fleet.text("automatic"), fleet.image("one"));
+    fleet.trust(&["init", &folder, "--no-passphrase"]);
+    let sign = |name: &str| {
+        let mut sign = runnel();
+        sign.args(["trust", "sign", &folder, name]).arg(&image).stdout(Stdio::null()).stderr(Stdio::piped());
+        sign.spawn().unwrap()
+    };
+    let lock = fs::File::create(fleet.at("automatic/lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let names = ["a:1", "b:1", "c:1", "d:1"];
+    let mut signing: Vec<_> = names.iter().map(|name| sign(name)).collect();
+    for one in &mut signing {
+        let mut line = String::new();
+        BufReader::new(one.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for another command that signs in"), "{line}");
+    }
+    drop(lock);
+    signing.iter_mut().for_each(|one| assert!(one.wait().unwrap().success()));
+    let shown = fleet.trust(&["show", &folder]);
+    assert!(names.iter().all(|name| shown.contains(&format!("{name} is"))), "{shown}");
+    // Files go as they are: the keys stay closed.
+    fleet.trust(&["sign", &fleet.text("publisher"), "app:1", image.to_str().unwrap()]);
+    let mut publish = runnel();
+    publish.env_remove("RUNNEL_TRUST_PASSPHRASE_FILE");
+    let done = output(publish.args(["trust", "publish", &fleet.text("publisher"), "--server", &fleet.server_url()]));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let shown = fleet.trust(&["show", &fleet.url("app:1")]);
+    assert!(shown.contains("app:1 is"), "{shown}");
 }
 
 #[test]

@@ -4,14 +4,17 @@
 //! keys/ROLE.key       PKCS#8, encrypted unless the owner wanted it otherwise; mode 0600
 //! root.json           the newest root, which devices get
 //! metadata/           the files as a repository has them: 1.root.json, timestamp.json ...
+//! lock                held by a command that changes the folder
 //! ```
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use signing::{PublicKey, SigningKey};
 use trust::repository::{collect, file_name, version_of};
@@ -133,6 +136,29 @@ impl KeyFolder {
         Ok(KeyFolder { path: path.into() })
     }
 
+    /// Waits until no other command changes the folder, and keeps others waiting until the result
+    /// is dropped.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn lock(&self) -> anyhow::Result<fs::File> {
+        let path = self.path.join("lock");
+        let named = || path.display().to_string();
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path).with_context(named)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) => tell!("waiting for another command that signs in {}", self.path.display()),
+            Err(error) => return Err(io::Error::from(error)).with_context(named),
+        }
+        while let Err(error) = flock(&file, FlockOperation::LockExclusive) {
+            if error != Errno::INTR {
+                return Err(io::Error::from(error)).with_context(named);
+            }
+        }
+        Ok(file)
+    }
+
     /// Makes a key and its file.
     ///
     /// # Errors
@@ -197,6 +223,9 @@ impl KeyFolder {
             let text = String::from_utf8(read(&file, KEY_BYTES_MAX)?).with_context(|| file.display().to_string())?;
             if SigningKey::is_encrypted(&text) && given.is_none() {
                 given = Some(passphrase.present()?);
+                if io::stderr().is_terminal() {
+                    tell!("deriving the keys from the passphrase…");
+                }
             }
             let key = SigningKey::read(&text, given.as_deref()).with_context(|| file.display().to_string())?;
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();

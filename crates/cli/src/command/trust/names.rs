@@ -8,7 +8,7 @@ use client::admin::read_signed;
 use connection::{Server, Target};
 use image::Limits;
 use serde_json::{Value, json};
-use signing::{Delegation, Lifetimes, PublicKey, Repository, SigningKey, TOP_LEVEL};
+use signing::{Delegation, Lifetimes, PublicKey, Repository, SigningError, SigningKey, TOP_LEVEL};
 use trust::repository::is_name;
 use trust::{Known, Stapled};
 
@@ -183,20 +183,9 @@ pub fn run(action: Action) -> anyhow::Result<ExitCode> {
         Action::Delegate(args) => delegate(&args)?,
         Action::Rotate(args) => rotate(&args)?,
         Action::Sign(args) => sign(&args)?,
-        Action::Remove(args) => {
-            let role = args
-                .place
-                .change(&args.folder, &named(&args.name)?, |repository, _| Ok(repository.remove_name(&args.name)?))?;
-            tell!("{} is signed no more (role {role})", args.name);
-        }
+        Action::Remove(args) => remove(&args)?,
         Action::Refresh(args) => refresh(&args)?,
-        Action::Publish(args) => {
-            if args.place.server.is_none() {
-                return Err(failure::usage("say where to: --server runnel://host"));
-            }
-            args.place.change(&args.folder, "", |_, _| Ok(()))?;
-            tell!("published");
-        }
+        Action::Publish(args) => publish(&args)?,
         Action::Show(args) => show(&args)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -299,6 +288,32 @@ fn sign(args: &Sign) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn remove(args: &Remove) -> anyhow::Result<()> {
+    let name = named(&args.name)?;
+    let removed = args.place.change(&args.folder, &name, |repository, _| match repository.remove_name(&name) {
+        Err(SigningError::NotSigned(name)) => Err(failure::not_found(format!(
+            "nobody has signed {name}\nhint: `runnel trust show {}` lists what is signed",
+            args.folder.display()
+        ))),
+        removed => Ok(removed?),
+    });
+    tell!("{name} is signed no more (role {})", removed?);
+    Ok(())
+}
+
+/// Sends the files as they are: no key is needed for that, and no passphrase.
+fn publish(args: &Publish) -> anyhow::Result<()> {
+    let Some(server) = &args.place.server else {
+        return Err(failure::usage("say where to: --server runnel://host"));
+    };
+    let server = Some((server_of(server)?, &args.place.tls));
+    let folder = KeyFolder::open(&args.folder)?;
+    let publisher = Publisher { folder, keys: Vec::new(), server, lifetimes: Lifetimes::default() };
+    publisher.change("", |_, _| Ok(()))?;
+    tell!("published");
+    Ok(())
+}
+
 fn refresh(args: &Refresh) -> anyhow::Result<()> {
     let wanted: Vec<&str> = match args.role.is_empty() {
         true => vec!["snapshot", "timestamp"],
@@ -333,7 +348,7 @@ fn show(args: &Show) -> anyhow::Result<()> {
                 Ok(Target::Remote(remote)) => (remote.server.clone(), remote.image.to_string()),
                 _ => (server_of(&args.place)?, String::new()),
             };
-            let files = read_signed(&server, &args.tls.trust(), &name, &Known::of_root(0), PATIENCE)?;
+            let files = read_signed(&server, &args.tls.trust()?, &name, &Known::of_root(0), PATIENCE)?;
             (args.place.clone(), files)
         }
     };

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use connection::{Identity, Trust};
 use wire::Bearer;
 
+use crate::failure;
+
 /// Variable that names a file of authorities, for commands without `--ca`.
 const AUTHORITIES: &str = "RUNNEL_CA";
 
@@ -52,6 +54,14 @@ fn token_of(path: &str) -> Result<Bearer, String> {
     Ok(Bearer::parse(&text)?)
 }
 
+/// The token in the variable.
+fn token_of_variable() -> anyhow::Result<Option<Bearer>> {
+    let Some(text) = std::env::var_os(TOKEN).filter(|text| !text.is_empty()) else { return Ok(None) };
+    // What is no text is no token either. It is not repeated: it may be most of one.
+    let token = Bearer::parse(&text.to_string_lossy());
+    token.map(Some).map_err(|what| failure::usage(format!("{TOKEN}: {what}")))
+}
+
 impl TrustArgs {
     /// The variable of the authorities that were given, for commands that this one starts.
     pub fn variable(&self) -> Option<(&'static str, OsString)> {
@@ -60,21 +70,29 @@ impl TrustArgs {
     }
 
     /// As a connection takes them.
-    pub fn connection(&self) -> connection::Config {
-        connection::Config { trust: self.trust(), ..connection::Config::default() }
+    ///
+    /// # Errors
+    /// As [`TrustArgs::trust`].
+    pub fn connection(&self) -> anyhow::Result<connection::Config> {
+        Ok(connection::Config { trust: self.trust()?, ..connection::Config::default() })
     }
 
     /// Whom to trust, and who we are.
-    pub fn trust(&self) -> Trust {
+    ///
+    /// # Errors
+    /// The variable holds no token.
+    pub fn trust(&self) -> anyhow::Result<Trust> {
         let from_environment = || std::env::var_os(AUTHORITIES).filter(|file| !file.is_empty()).map(PathBuf::from);
-        // A server says that it is none, if it is none.
-        let token = || std::env::var(TOKEN).ok().filter(|text| !text.is_empty()).map(Bearer::received);
+        let bearer = match &self.token_file {
+            Some(token) => Some(token.clone()),
+            None => token_of_variable()?,
+        };
         let identity = self.cert.clone().zip(self.key.clone());
-        Trust {
+        Ok(Trust {
             authorities: self.ca.clone().or_else(from_environment),
             identity: identity.map(|(certificate, key)| Identity { certificate, key }),
             revocations: self.crl.clone(),
-            bearer: self.token_file.clone().or_else(token),
-        }
+            bearer,
+        })
     }
 }

@@ -46,6 +46,9 @@ impl Publisher<'_> {
     /// Makes a change that is about `name`, or with an empty name about none; returns what was
     /// signed. Without a change the files go to the server as they are.
     ///
+    /// One change of a folder is made after the other: of two that both went on from the same files
+    /// one would be lost.
+    ///
     /// # Errors
     /// What the server has is not to be trusted, a key is missing, or the server refuses.
     pub fn change<T>(
@@ -53,6 +56,7 @@ impl Publisher<'_> {
         name: &str,
         edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
     ) -> anyhow::Result<(T, Change)> {
+        let _alone = self.folder.lock()?;
         let mut attempt = 1;
         loop {
             match self.try_change(name, &edit) {
@@ -94,7 +98,7 @@ impl Publisher<'_> {
             }
             new_roots.iter().for_each(|root| sent.push_root(root.clone()));
             change.stapled.files().for_each(|(role, file)| sent.push(role, file.to_vec()));
-            write_signed(server, &trust.trust(), name, &sent, PATIENCE)?;
+            write_signed(server, &trust.trust()?, name, &sent, PATIENCE)?;
         }
         self.folder.keep(&new_roots, &change.stapled)?;
         Ok((outcome, change))
@@ -112,7 +116,7 @@ impl Publisher<'_> {
             // All roots: how many the server has tells which it lacks.
             let mut known = Known::of_root(0);
             loop {
-                remote = read_signed(server, &trust.trust(), name, &known, PATIENCE)?;
+                remote = read_signed(server, &trust.trust()?, name, &known, PATIENCE)?;
                 server_root = remote.roots().last().and_then(|root| version_of("root", root)).unwrap_or(server_root);
                 let mut newer = remote.clone();
                 newer.drop_roots_until(verifier.root_version());
