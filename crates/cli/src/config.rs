@@ -4,6 +4,7 @@
 //! [cache]
 //! folder = "/var/cache/runnel"   # or "none"
 //! size = "64M"
+//! key = "/etc/runnel/cache.key"            # or "credential:NAME"
 //!
 //! [servers."fleet.example.com"]            # or "host:port"
 //! trust = "/etc/runnel/root.json"          # its names must be signed
@@ -20,6 +21,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::command::caching::is_key_place;
 use crate::command::volume::size;
 use crate::failure;
 
@@ -36,6 +38,8 @@ pub struct DeviceConfig {
     pub cache_folder: Option<PathBuf>,
     /// Its limit, in bytes.
     pub cache_bytes: Option<u64>,
+    /// Where the key of what is kept lies.
+    pub cache_key: Option<PathBuf>,
     /// Servers whose names must be signed, and the root file of each.
     pub trusted: Vec<(String, PathBuf)>,
     /// The folder for what was seen of signed names.
@@ -70,6 +74,7 @@ struct RawTrust {
 struct RawCache {
     folder: Option<Spanned<PathBuf>>,
     size: Option<Spanned<String>>,
+    key: Option<Spanned<PathBuf>>,
 }
 
 impl DeviceConfig {
@@ -107,13 +112,20 @@ impl DeviceConfig {
             let at = error.span().map_or(0, |span| span.start);
             fault(file, line(at), error.message())
         })?;
-        let RawCache { folder, size: bytes } = raw.cache;
+        let RawCache { folder, size: bytes, key } = raw.cache;
         if let Some(folder) = &folder
             && !folder.as_ref().is_absolute()
             && folder.as_ref() != Path::new("none")
         {
             let problem = format!("cache.folder is {:?}, neither an absolute path nor \"none\"", folder.as_ref());
             return Err(fault(file, line(folder.span().start), &problem));
+        }
+        if let Some(place) = key.as_ref().filter(|place| !is_key_place(place.as_ref())) {
+            let problem = format!(
+                "cache.key is {:?}, neither an absolute path nor \"credential:NAME\" nor \"none\"",
+                place.as_ref()
+            );
+            return Err(fault(file, line(place.span().start), &problem));
         }
         let cache_bytes = bytes.map(|text| {
             let at = text.span().start;
@@ -134,6 +146,7 @@ impl DeviceConfig {
         Ok(DeviceConfig {
             cache_folder: folder.map(Spanned::into_inner),
             cache_bytes: cache_bytes.transpose()?,
+            cache_key: key.map(Spanned::into_inner),
             trusted,
             trust_state: raw.trust.state.map(|path| absolute("trust.state", path)).transpose()?,
         })
@@ -168,6 +181,10 @@ mod tests {
         let text = "# here\n[cache]\nfolder = \"/srv/cache\"\nsize = \"64M\"\n";
         assert_eq!(parse(text), Ok(config(Some("/srv/cache"), Some(64 << 20))));
         assert_eq!(parse("[cache]\nfolder = \"none\"\n"), Ok(config(Some("none"), None)));
+        for key in ["/etc/key", "credential:cache", "none"] {
+            let expected = DeviceConfig { cache_key: Some(key.into()), ..DeviceConfig::default() };
+            assert_eq!(parse(&format!("[cache]\nkey = \"{key}\"\n")), Ok(expected));
+        }
         assert_eq!(parse("cache.size = \"1g\"\n"), Ok(config(None, Some(1 << 30))));
     }
 
@@ -185,6 +202,8 @@ mod tests {
             ("[cache]\nfolder = \"cache\"\n", "2", "absolute"),
             ("[cache]\n\nsize = \"much\"\n", "3", "much"),
             ("[cache]\nsize = 5\n", "2", "string"),
+            ("[cache]\nkey = \"key\"\n", "2", "credential:NAME"),
+            ("[cache]\n\nkey = \"credential:a/b\"\n", "3", "cache.key"),
             ("[cache]\nplace = \"/a\"\n", "2", "unknown field"),
             ("[image]\n", "1", "unknown field"),
             ("[servers.a]\ntrust = \"root.json\"\n", "2", "absolute"),

@@ -8,6 +8,19 @@ pub const DEVICE_MAGIC: [u8; 8] = *b"RNLDEV02";
 /// below may have been used (8), hash of all before (16).
 pub const DEVICE_MAGIC_1: [u8; 8] = *b"RNLDEV01";
 
+/// First bytes of a file of an outbox that has a key.
+pub const SEALED_MAGIC: [u8; 8] = *b"RNLSEAL1";
+
+/// Before the sealed bytes, which are bound to it: magic, kind (8), number (8), id of the key (16).
+pub const SEALED_HEADER_BYTES: usize = 40;
+
+/// Kinds of sealed files: the file `device`; its number is 0.
+pub const SEALED_DEVICE: u64 = 1;
+/// A transaction; its number is that by which those that follow know it.
+pub const SEALED_TRANSACTION: u64 = 2;
+/// Why a transaction was lost; its number is that of the transaction.
+pub const SEALED_REASON: u64 = 3;
+
 /// Bytes of the file `device`: magic, device (16), numbers below may have been used (8), secret
 /// (32), earlier number of the device (16), hash of all before (16).
 pub const DEVICE_BYTES: usize = 96;

@@ -56,8 +56,10 @@ pub use call::{
 /// Version of what a volume adds to its journal; another one cannot be gone on with.
 pub use engine::RECORDS_VERSION;
 pub use error::{ErrorKind, StreamError};
+pub use format::SEALED_MAGIC;
 pub use journal::Journal;
-pub use options::{Options, Room, Waiting};
+pub use options::{Options, Room, StorageKey, Waiting};
+pub use outbox::unseal;
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{BlockStatus, Lost, Status, UnsentStatus};
 pub use wait::Answer;

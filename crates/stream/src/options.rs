@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use connection::Waiting;
+pub use encryption::StorageKey;
 
 /// A folder of this device that belongs to one volume, and how many bytes may lie there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Options {
     /// Where changes are kept that the server has not got yet, over a restart of this device too.
     /// Without it, they are lost when the process ends.
     pub outbox: Option<Room>,
+    /// Encrypts what is in `outbox`, which is opened again with the same key only.
+    pub key: Option<StorageKey>,
     /// A memory of [`crate::Journal::memory`] that outlives this process: what is in it is gone on
     /// with, as if only the connection had been lost, and what follows is added. One process at a
     /// time uses it.
@@ -59,6 +62,7 @@ impl Default for Options {
             memory_bytes: 16 << 20,
             cache: None,
             outbox: None,
+            key: None,
             journal: None,
             dirty_bytes: 8 << 20,
             nameless_bytes: 64 << 20,

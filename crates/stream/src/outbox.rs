@@ -4,20 +4,25 @@
 //! It is a folder with a file that has the number of the device and its secret, and a file for each
 //! transaction, named by its number. Files are synced before anybody is told that they are there.
 
+mod sealed;
 mod stored;
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use encryption::StorageKey;
 use wire::format::SECRET_BYTES;
 use wire::volume::{Change, Secret};
 
 use crate::error::path_text;
 use crate::format::{DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1, HASH_BYTES, TRANSACTION_BYTES_MAX};
 use crate::{ErrorKind, Lost, StreamError, private};
+pub use sealed::unseal;
+use sealed::{Sealing, What};
 pub(crate) use stored::{Stored, StoredBase, hash};
 
 /// Name of the file of a transaction; in the order of numbers. One that got another number says in
@@ -54,6 +59,7 @@ pub(crate) struct Who {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     folder: PathBuf,
+    sealing: Sealing,
     who: Who,
     next_number: u64,
     /// Numbers of transactions that are known by another one, and that one.
@@ -74,9 +80,10 @@ pub(crate) struct Held {
 
 impl Outbox {
     /// Opens an outbox for this process alone, and reads it. Damaged transactions are moved to
-    /// `lost`. Who goes on for a process that was killed does not wait until that has ended: one of
-    /// its threads may wait in the kernel for what only the next process does.
-    pub(crate) fn open(folder: &Path, goes_on: bool) -> Result<(Outbox, Held), StreamError> {
+    /// `lost`; a folder of another key, or of none, is refused as a whole. Who goes on for a
+    /// process that was killed does not wait until that has ended: one of its threads may wait in
+    /// the kernel for what only the next process does.
+    pub(crate) fn open(folder: &Path, key: Option<&StorageKey>, goes_on: bool) -> Result<(Outbox, Held), StreamError> {
         private::folder(folder).map_err(failed(folder))?;
         private::folder(&folder.join("lost")).map_err(failed(folder))?;
         let lock_path = folder.join("lock");
@@ -87,8 +94,10 @@ impl Outbox {
             let text = "another process uses this outbox; give each volume a folder of its own";
             return Err(about(folder, text));
         }
-        let (who, next_number) = read_device(folder)?.unwrap_or((Who::default(), 1));
-        let mut outbox = Outbox { folder: folder.to_owned(), who, next_number, known: BTreeMap::new(), _lock: lock };
+        let sealing = Sealing::new(key);
+        let (who, next_number) = read_device(folder, &sealing)?.unwrap_or((Who::default(), 1));
+        let (folder_there, known) = (folder.to_owned(), BTreeMap::new());
+        let mut outbox = Outbox { folder: folder_there, sealing, who, next_number, known, _lock: lock };
         outbox.write_device().map_err(failed(folder))?;
         let held = outbox.read_all(next_number).map_err(failed(folder))?;
         Ok((outbox, held))
@@ -115,7 +124,7 @@ impl Outbox {
             let read = File::open(self.path(number))
                 .and_then(|file| file.take(TRANSACTION_BYTES_MAX + 1).read_to_end(&mut bytes));
             let parsed = match read {
-                Ok(_) => Stored::parse(number, known_as, &bytes).map_err(str::to_owned),
+                Ok(_) => self.parse(number, known_as, &bytes).map_err(str::to_owned),
                 Err(error) => Err(error.to_string()),
             };
             match parsed {
@@ -132,6 +141,10 @@ impl Outbox {
             held.next_number = held.next_number.max(number.max(known_as).saturating_add(1));
         }
         Ok(held)
+    }
+
+    fn parse(&self, number: u64, known_as: u64, bytes: &[u8]) -> Result<Stored, &'static str> {
+        Stored::parse(number, known_as, &self.sealing.open(What::Transaction(known_as), bytes)?)
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -165,11 +178,11 @@ impl Outbox {
         let hash = hash(&out);
         out.extend(hash);
         debug_assert_eq!(out.len(), DEVICE_BYTES);
-        self.replace("device", &out)
+        self.replace("device", &self.sealing.seal(What::Device, &out))
     }
 
     pub(crate) fn store(&mut self, number: u64, known_as: u64, bytes: &[u8]) -> io::Result<()> {
-        self.replace(&file_name(number, known_as), bytes)?;
+        self.replace(&file_name(number, known_as), &self.sealing.seal(What::Transaction(known_as), bytes))?;
         if number != known_as {
             self.known.insert(number, known_as);
         }
@@ -193,15 +206,15 @@ impl Outbox {
     /// Moves a transaction aside, with a text that says why.
     pub(crate) fn lose(&mut self, number: u64, reason: &str) -> io::Result<()> {
         let lost = self.folder.join("lost");
-        let about = fs::read(self.path(number))
-            .ok()
-            .and_then(|bytes| Stored::parse(number, self.known_as(number), &bytes).ok());
+        let about =
+            fs::read(self.path(number)).ok().and_then(|bytes| self.parse(number, self.known_as(number), &bytes).ok());
         let mut text = format!("{reason}\n");
         for change in about.iter().flat_map(|stored| &stored.changes).take(16) {
             text.push_str(&describe(change));
         }
+        let text = self.sealing.seal(What::Reason(number), text.as_bytes());
         let told = lost.join(format!("{number:020}.txt"));
-        private::file().create(true).truncate(true).write(true).open(told)?.write_all(text.as_bytes())?;
+        private::file().create(true).truncate(true).write(true).open(told)?.write_all(&text)?;
         fs::rename(self.path(number), lost.join(file_name(number, number)))?;
         self.known.remove(&number);
         File::open(&lost)?.sync_all()?;
@@ -268,13 +281,18 @@ fn describe(change: &Change) -> String {
 }
 
 /// The device and the next number; `None` if there is no such file yet.
-fn read_device(folder: &Path) -> Result<Option<(Who, u64)>, StreamError> {
+fn read_device(folder: &Path, sealing: &Sealing) -> Result<Option<(Who, u64)>, StreamError> {
     let path = folder.join("device");
     let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(failed(&path))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        other => Some(other.map_err(failed(&path))?),
     };
-    parse_device(&bytes).map(Some).ok_or_else(|| {
+    sealing.check_device(folder, bytes.as_deref())?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    // One that was begun without a key and holds no changes goes on with it.
+    let is_plain = bytes.starts_with(&DEVICE_MAGIC) || bytes.starts_with(&DEVICE_MAGIC_1);
+    let opened = if is_plain { Ok(Cow::Borrowed(&bytes[..])) } else { sealing.open(What::Device, &bytes) };
+    opened.ok().and_then(|bytes| parse_device(&bytes)).map(Some).ok_or_else(|| {
         let text = "it is damaged; to go on as another device, move the outbox away, and look for changes in it";
         about(&path, text)
     })

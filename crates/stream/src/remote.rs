@@ -405,7 +405,7 @@ impl Start {
         let goes_on = journal.as_ref().is_some_and(|(_, records)| !records.is_empty());
         let (outbox, held) = match &options.outbox {
             Some(room) => {
-                let (outbox, held) = Outbox::open(&room.folder, goes_on)?;
+                let (outbox, held) = Outbox::open(&room.folder, options.key.as_ref(), goes_on)?;
                 (Some(outbox), held)
             }
             // Nobody remembers who it was, so it is somebody new each time.

@@ -13,6 +13,7 @@ mod owners;
 mod pushes;
 mod ranges;
 mod removed;
+mod sealed;
 mod sim;
 mod storage;
 mod writers;

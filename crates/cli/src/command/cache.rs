@@ -50,7 +50,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(Action::Pin(image)) => return pin::pin(&image, args.cache.as_deref()),
         action => action.unwrap_or(Action::Status { json: false }),
     };
-    let place = caching::place(args.cache.as_deref(), None)?;
+    let place = caching::place(args.cache.as_deref(), None, None)?;
     let cache = place.look()?;
     match action {
         Action::Status { json } => show(place.folder()?, &cache, place.bytes, json)?,

@@ -1,5 +1,7 @@
 //! The options of the device cache, and which folder they come to.
 
+mod key;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,10 +9,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use cache::Cache;
 use connection::Target;
+use encryption::StorageKey;
 
 use crate::command::volume::size;
 use crate::config::DeviceConfig;
 use crate::failure;
+
+pub use self::key::{is_place as is_key_place, key};
 
 /// Variable that names the folder, for commands without `--cache`.
 pub const VARIABLE: &str = "RUNNEL_CACHE";
@@ -18,7 +23,7 @@ pub const VARIABLE: &str = "RUNNEL_CACHE";
 /// Variable that says how much it keeps, for commands without `--cache-size`.
 const SIZE_VARIABLE: &str = "RUNNEL_CACHE_SIZE";
 
-/// Stands for no folder.
+/// Stands for no folder, and for no key.
 const NONE: &str = "none";
 
 /// The default folder of root.
@@ -38,6 +43,12 @@ pub struct CacheArgs {
     /// less; also: RUNNEL_CACHE_SIZE), and at most SIZE of each volume (default: 256m)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_size: Option<u64>,
+
+    /// Encrypt the changes in the folder of --unsent with the key in this file: 32 bytes, raw or as
+    /// hexadecimal digits or base64. `credential:NAME` is one that systemd gives the service;
+    /// `none` encrypts nothing (also: RUNNEL_CACHE_KEY)
+    #[arg(long, value_name = "FILE|credential:NAME|none")]
+    cache_key: Option<PathBuf>,
 }
 
 /// The folder of the cache, before anything was looked for there.
@@ -49,12 +60,22 @@ pub struct CachePlace {
     pub is_chosen: bool,
     /// Its limit, if somebody chose one.
     pub bytes: Option<u64>,
+    /// What encrypts the unsent changes of volumes.
+    pub key: Option<StorageKey>,
 }
 
 impl CacheArgs {
     /// The folder and the size that were given on the command line.
     pub fn given(&self) -> (Option<&Path>, Option<u64>) {
         (self.cache.as_deref().filter(|folder| *folder != Path::new(NONE)), self.cache_size)
+    }
+
+    /// The key of what volumes keep.
+    ///
+    /// # Errors
+    /// The configuration or the key is wrong.
+    pub fn key(&self) -> anyhow::Result<Option<StorageKey>> {
+        key(self.cache_key.as_deref(), DeviceConfig::load()?.cache_key)
     }
 
     /// The cache for an image: options, then the environment, then the configuration of the device,
@@ -64,8 +85,10 @@ impl CacheArgs {
     /// The configuration is wrong, or there is no current directory.
     pub fn place(&self, target: &Target) -> anyhow::Result<CachePlace> {
         match target {
-            Target::Remote(_) | Target::Http(_) => place(self.cache.as_deref(), self.cache_size),
-            _ => Ok(CachePlace { folder: None, is_chosen: true, bytes: None }),
+            Target::Remote(_) | Target::Http(_) => {
+                place(self.cache.as_deref(), self.cache_size, self.cache_key.as_deref())
+            }
+            _ => Ok(CachePlace { folder: None, is_chosen: true, bytes: None, key: self.key()? }),
         }
     }
 }
@@ -73,8 +96,8 @@ impl CacheArgs {
 /// The folder of the cache of a command with these options.
 ///
 /// # Errors
-/// The configuration is wrong, or there is no current directory.
-pub fn place(cache: Option<&Path>, bytes: Option<u64>) -> anyhow::Result<CachePlace> {
+/// The configuration or the key is wrong, or there is no current directory.
+pub fn place(cache: Option<&Path>, bytes: Option<u64>, key: Option<&Path>) -> anyhow::Result<CachePlace> {
     let variable = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let config = DeviceConfig::load()?;
     // The folder of root is in the way of nobody else.
@@ -84,14 +107,14 @@ pub fn place(cache: Option<&Path>, bytes: Option<u64>) -> anyhow::Result<CachePl
     let told = told.map(|text| size(&text)).transpose();
     let told = told.map_err(|problem| failure::usage(format!("{SIZE_VARIABLE}: {problem}")))?;
     let bytes = bytes.or(told).or(config.cache_bytes);
-    Ok(match chosen {
-        Some(none) if none == Path::new(NONE) => CachePlace { folder: None, is_chosen: true, bytes },
-        Some(folder) => CachePlace { folder: Some(std::path::absolute(folder)?), is_chosen: true, bytes },
-        None => {
-            let is_root = rustix::process::geteuid().is_root();
-            CachePlace { folder: default_folder(is_root, |name| std::env::var_os(name)), is_chosen: false, bytes }
-        }
-    })
+    let key = self::key(key, config.cache_key)?;
+    let is_chosen = chosen.is_some();
+    let folder = match chosen {
+        Some(none) if none == Path::new(NONE) => None,
+        Some(folder) => Some(std::path::absolute(folder)?),
+        None => default_folder(rustix::process::geteuid().is_root(), |name| std::env::var_os(name)),
+    };
+    Ok(CachePlace { folder, is_chosen, bytes, key })
 }
 
 /// Whether a folder is there and belongs to another user.

@@ -1,7 +1,7 @@
 //! `runnel dump`.
 
 use ::launch::learn::LocalFiles;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +9,8 @@ use anyhow::Context;
 use image::{Limits, Metadata, ReadAt};
 use profile::ActionSet;
 
+use crate::command::caching;
+use crate::config::DeviceConfig;
 use crate::{failure, progress};
 
 /// Print a file of ours as text: an image, learned actions, a trace, a launch plan, a flow graph or
@@ -17,6 +19,11 @@ use crate::{failure, progress};
 pub struct Args {
     /// The file
     file: PathBuf,
+
+    /// The key of an encrypted file of an outbox, which is written as it was before (also:
+    /// RUNNEL_CACHE_KEY)
+    #[arg(long, value_name = "FILE|credential:NAME")]
+    cache_key: Option<PathBuf>,
 }
 
 /// The kind of file is told by its first bytes.
@@ -26,6 +33,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut magic = [0u8; 8];
     let mut file = host::file::open(&args.file).with_context(|| name.clone())?;
     let length = file.read(&mut magic).with_context(|| name.clone())?;
+    if magic == stream::SEALED_MAGIC {
+        let key = caching::key(args.cache_key.as_deref(), DeviceConfig::load()?.cache_key)?;
+        let key =
+            key.ok_or_else(|| failure::usage(format!("{name} is encrypted\nhint: give its key: --cache-key FILE")))?;
+        let bytes = stream::unseal(&key, &host::file::read(&args.file)?).with_context(|| name)?;
+        std::io::stdout().write_all(&bytes).context("standard output")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut text = String::new();
     if magic == image::format::MAGIC {
         let (source, metadata) = client::open_file(&args.file, &Limits::default())?;

@@ -158,7 +158,7 @@ fn serve(
         args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders(&cache)?, ready))?;
     }
     match &target {
-        Target::Volume(at) => mount_volume(args, at, config, keeper, ready, stop),
+        Target::Volume(at) => mount_volume(args, at, (config, &cache), keeper, ready, stop),
         _ => mount_image(args, target, (config, &cache), keeper, ready, stop),
     }
 }
@@ -195,14 +195,14 @@ fn mount_image(
 fn mount_volume(
     args: &Args,
     at: &VolumeAt,
-    config: Config,
+    (config, cache): (Config, &CachePlace),
     keeper: Arc<Keeper>,
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
     let options = VolumeOptions { keeper: Some(Arc::clone(&keeper)), ..volume_options(args, at)? };
     let journal = keeper.stream_journal()?.map(Arc::new);
-    let wanted = stream::Options { journal, ..args.volume.options(at, &config, args.read_only)? };
+    let wanted = stream::Options { journal, ..args.volume.options(at, &config, args.read_only, cache.key.as_ref())? };
     let volume = stop.ending_during(|| volume::open(at, config.clone(), wanted, None))?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
     announce(ready, &keeper)?;

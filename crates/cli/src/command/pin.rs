@@ -101,7 +101,7 @@ pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     if args.rate == Some(0) {
         return Err(failure::usage("--rate 0 would never end"));
     }
-    let place = caching::place(folder, args.cache_size)?;
+    let place = caching::place(folder, args.cache_size, None)?;
     let cache = opened(&place)?;
     let mut result = Outcome::default();
     let outcome = bring_up_to_date(args, (&target, &remote), (&place, &cache), &mut result);
@@ -313,7 +313,7 @@ fn with_bar(wanted: &Pin<'_>, claim: &Claim<'_>) -> (Progress, Result<Done, PinE
 /// Other commands do not know what this one was told of the limit.
 fn tell_others(cache: &Cache, place: &CachePlace) -> anyhow::Result<()> {
     let folder = place.folder()?;
-    let others = Cache::limit(folder, caching::place(Some(folder), None)?.bytes).unwrap_or(0);
+    let others = Cache::limit(folder, caching::place(Some(folder), None, None)?.bytes).unwrap_or(0);
     let pinned = cache.pinned_bytes()?;
     if others < pinned {
         tell!(

@@ -31,7 +31,7 @@ pub struct Args {
 /// Returns to the previous version.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (target, remote) = pin::image(&args.target)?;
-    let cache = caching::place(args.cache.as_deref(), None)?.look()?;
+    let cache = caching::place(args.cache.as_deref(), None, None)?.look()?;
     let RolledBack { from, to } = client::pin::rollback(&cache, &remote, &target).map_err(|error| match error {
         RollbackError::NotPinned(_) | RollbackError::NoPrevious(_) => failure::not_found(error.to_string()),
         RollbackError::Lost(_) | RollbackError::Cache(_) => error.into(),

@@ -68,7 +68,8 @@ pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode>
         return Err(failure::usage("the folder of --unsent belongs to one volume; give one --data with it"));
     }
     let config = args.session.config()?;
-    let (cache, cache_problem) = args.volume.caching.place(&target)?.open();
+    let place = args.volume.caching.place(&target)?;
+    let (cache, cache_problem) = place.open();
     let options = Options { cache_problem, ..options };
     let tell: fn(&str) = |text| tell!("{text}");
     if let Some(inherited) = inherited {
@@ -83,7 +84,7 @@ pub fn run(args: Args, inherited: Option<Inherited>) -> anyhow::Result<ExitCode>
     }
     let mut volumes = Vec::new();
     for wanted in &data {
-        volumes.push(args.volume.options(&wanted.at, &config, wanted.read_only)?);
+        volumes.push(args.volume.options(&wanted.at, &config, wanted.read_only, place.key.as_ref())?);
         let options =
             VolumeOptions { read_only: wanted.read_only, ..args.volume.mount_options(&wanted.at, &wanted.target)? };
         request.data.push(Data { inside: wanted.inside.clone(), options });

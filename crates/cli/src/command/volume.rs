@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::mount::{MountError, UnmountReport, VolumeOptions};
 use client::{Config, Session};
 use connection::{Target, VolumeAt};
-use stream::{Lost, Options, RemoteVolume, Room, Status};
+use stream::{Lost, Options, RemoteVolume, Room, Status, StorageKey};
 
 use crate::command::caching::{CacheArgs, CachePlace};
 use crate::{failure, progress};
@@ -61,11 +61,17 @@ pub struct VolumeArgs {
 }
 
 impl VolumeArgs {
-    /// As the volume takes them. `read_only`: nothing will be changed.
+    /// As the volume takes them. `read_only`: nothing will be changed. `key`: of what is kept.
     ///
     /// # Errors
     /// A value makes no sense.
-    pub fn options(&self, at: &VolumeAt, config: &Config, read_only: bool) -> anyhow::Result<Options> {
+    pub fn options(
+        &self,
+        at: &VolumeAt,
+        config: &Config,
+        read_only: bool,
+        key: Option<&StorageKey>,
+    ) -> anyhow::Result<Options> {
         let defaults = Options::default();
         Ok(Options {
             memory_bytes: self
@@ -73,6 +79,7 @@ impl VolumeArgs {
                 .map_or(defaults.memory_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
             cache: self.cache(at)?,
             outbox: self.unsent.as_ref().map(|given| room(given, UNSENT_BYTES)).transpose()?,
+            key: key.cloned(),
             names_ttl: self.half_ttl()?,
             waiting: config.waiting,
             open_deadline: config.connection.open_deadline,

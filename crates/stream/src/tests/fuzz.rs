@@ -94,10 +94,10 @@ fn an_outbox_survives_what_does_not_belong_there() {
     let mut rng = SplitMix64(12);
     let who = Who { identity: Some(Identity { number: 7, secret: Secret([9; 32]) }), previous: 3 };
     {
-        let (mut outbox, held) = Outbox::open(folder.path(), false).unwrap();
+        let (mut outbox, held) = Outbox::open(folder.path(), None, false).unwrap();
         assert_eq!((held.next_number, held.stored.len()), (1, 0));
         for goes_on in [false, true] {
-            assert!(Outbox::open(folder.path(), goes_on).is_err(), "one process at a time");
+            assert!(Outbox::open(folder.path(), None, goes_on).is_err(), "one process at a time");
         }
         for number in 1..6 {
             outbox.store(number, number, &stored(&mut rng, number).to_bytes()).unwrap();
@@ -111,7 +111,7 @@ fn an_outbox_survives_what_does_not_belong_there() {
     std::fs::write(folder.path().join("x.txn"), b"").unwrap();
     std::fs::write(folder.path().join("7.txn.new"), b"").unwrap();
     std::fs::write(folder.path().join("plans.new"), b"somebody's").unwrap();
-    let (mut outbox, held) = Outbox::open(folder.path(), false).unwrap();
+    let (mut outbox, held) = Outbox::open(folder.path(), None, false).unwrap();
     assert_eq!(held.who, who);
     let numbers: Vec<_> = held.stored.iter().map(|stored| (stored.number, stored.known_as)).collect();
     assert_eq!(numbers, [(4, 4), (5, 5), (9, 1)]);
@@ -139,7 +139,7 @@ fn an_outbox_survives_what_does_not_belong_there() {
         assert!(damaged == whole || parse_device(&damaged).is_none());
     }
     std::fs::write(path, &whole[..20]).unwrap();
-    let error = Outbox::open(folder.path(), false).unwrap_err();
+    let error = Outbox::open(folder.path(), None, false).unwrap_err();
     assert!(error.to_string().contains("damaged"), "{error}");
 }
 
