@@ -74,10 +74,14 @@ pub const OWNER_STAYS: u32 = u32::MAX;
 /// First bytes of the file of a disk cache.
 pub const CACHE_MAGIC: [u8; 8] = *b"RNLBLK01";
 
-/// Before the slots: magic, volume (16), bytes of a block (4), number of slots (4), hash of all
-/// before (16), zeros.
+/// The same of one that has a key.
+pub const CACHE_MAGIC_SEALED: [u8; 8] = *b"RNLBLK02";
+
+/// Before the slots: magic, volume (16), bytes of a block (4), number of slots (4), id of the key
+/// (16) if there is one, hash of all before (16), zeros.
 pub const CACHE_HEADER_BYTES: usize = 64;
 
-/// Before the block of a slot: file (8), version (8), index (4), length (4), zeros (8), hash of all
+/// Before the block of a slot, which is sealed if there is a key and bound to the first 32 bytes of
+/// this: file (8), version (8), index (4), length (4), zeros (8), hash of all
 /// before and the block (16), hash of the first 32 bytes (16).
 pub const SLOT_HEADER_BYTES: usize = 64;

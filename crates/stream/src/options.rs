@@ -27,7 +27,7 @@ pub struct Options {
     /// Where changes are kept that the server has not got yet, over a restart of this device too.
     /// Without it, they are lost when the process ends.
     pub outbox: Option<Room>,
-    /// Encrypts what is in `outbox`, which is opened again with the same key only.
+    /// Encrypts what is in `cache` and `outbox`, which are opened again with the same key only.
     pub key: Option<StorageKey>,
     /// A memory of [`crate::Journal::memory`] that outlives this process: what is in it is gone on
     /// with, as if only the connection had been lost, and what follows is added. One process at a

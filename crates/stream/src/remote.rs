@@ -13,6 +13,7 @@ use wire::volume::{
     Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
 };
 
+use crate::cache::Cache;
 use crate::call::{Call, XattrChange, Xattrs};
 use crate::engine::Engine;
 use crate::inner::Inner;
@@ -411,7 +412,11 @@ impl Start {
             // Nobody remembers who it was, so it is somebody new each time.
             None => (None, Held { next_number: 1, ..Held::default() }),
         };
-        let (room, deadline) = (options.cache.clone(), options.open_deadline);
+        if let Some(room) = &options.cache {
+            let refused = |error: std::io::Error| failed(format!("{}: {error}", room.folder.display()));
+            Cache::check_key(&room.folder, options.key.as_ref()).map_err(refused)?;
+        }
+        let (room, key, deadline) = (options.cache.clone(), options.key.clone(), options.open_deadline);
         let (tell, opened) = channel();
         // Nobody waits for it after the deadline.
         let opening = Box::new(move |outcome| drop(tell.send(outcome)));
@@ -425,7 +430,7 @@ impl Start {
         };
         let (orders, receiver) = channel();
         let inner = Arc::new(Inner::new(engine, orders.clone(), journal));
-        let storage = StorageThread { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
+        let storage = StorageThread { inner: Arc::clone(&inner), orders: receiver, outbox, room, key, cache: None };
         let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || storage.work());
         let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
         inner.run(|_, _| ());

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::Room;
 use crate::cache::Cache;
 use crate::inner::Inner;
 use crate::job::{Job, JobDone, Order};
 use crate::outbox::Outbox;
+use crate::{Room, StorageKey};
 
 /// The storage thread and the files that it owns.
 pub(crate) struct StorageThread {
@@ -17,6 +17,8 @@ pub(crate) struct StorageThread {
     pub orders: Receiver<Order>,
     pub outbox: Option<Outbox>,
     pub room: Option<Room>,
+    /// Encrypts the cache.
+    pub key: Option<StorageKey>,
     pub cache: Option<Cache>,
 }
 
@@ -73,7 +75,7 @@ impl StorageThread {
             Job::Remove { number } => drop(outbox.map(|outbox| outbox.remove(number))),
             Job::Lose { number, reason } => drop(outbox.map(|outbox| outbox.lose(number, &reason))),
             Job::CacheOpen { volume, block_bytes } => {
-                let opened = self.room.as_ref().map(|room| Cache::open(&room.folder, room.bytes, volume, block_bytes));
+                let opened = self.room.as_ref().map(|room| Cache::open(room, self.key.as_ref(), volume, block_bytes));
                 // Without a cache everything works, slower.
                 let Some(Ok((cache, found))) = opened else {
                     return Some(JobDone::CacheFound { slots: 0, found: Vec::new() });

@@ -44,9 +44,9 @@ pub struct CacheArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_size: Option<u64>,
 
-    /// Encrypt the changes in the folder of --unsent with the key in this file: 32 bytes, raw or as
-    /// hexadecimal digits or base64. `credential:NAME` is one that systemd gives the service;
-    /// `none` encrypts nothing (also: RUNNEL_CACHE_KEY)
+    /// Encrypt the changes in the folder of --unsent, and blocks of volumes, with the key in this
+    /// file: 32 bytes, raw or as hexadecimal digits or base64. `credential:NAME` is one that
+    /// systemd gives the service; `none` encrypts nothing (also: RUNNEL_CACHE_KEY)
     #[arg(long, value_name = "FILE|credential:NAME|none")]
     cache_key: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ pub struct CachePlace {
     pub is_chosen: bool,
     /// Its limit, if somebody chose one.
     pub bytes: Option<u64>,
-    /// What encrypts the unsent changes of volumes.
+    /// What encrypts the unsent changes and the blocks of volumes.
     pub key: Option<StorageKey>,
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -171,6 +171,47 @@ fn fuse_volume_background_mounts_tell_what_is_unsent_or_lost() {
     drop(file);
     let said = fails(&["umount", place_text], 1, "did not get to the server");
     assert!(said.contains("f: "), "{said}");
+}
+
+#[test]
+fn fuse_volume_unsent_changes_are_encrypted_and_wait_for_their_key() {
+    if !can_mount("fuse_volume_unsent_changes_are_encrypted_and_wait_for_their_key") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let url = server.url("volume/data");
+    let [place, unsent, cache, right, wrong] = ["mnt", "unsent", "cache", "right.key", "wrong.key"].map(|name| {
+        let path = data.folder().join(name);
+        path.to_str().unwrap().to_owned()
+    });
+    fs::create_dir(&place).unwrap();
+    for (key, text) in [(&right, "0123456789abcdef"), (&wrong, "fedcba9876543210")] {
+        fs::write(key, text.repeat(4)).unwrap();
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let folders = ["mount", &url, &place, "--soft", "1", "--unsent", &unsent, "--cache", &cache];
+    let mount = |key: &str| ok(&[&folders[..], &["--cache-key", key]].concat());
+    mount(&right);
+    fs::write(Path::new(&place).join("f"), "before").unwrap();
+    let file = fs::OpenOptions::new().write(true).open(Path::new(&place).join("f")).unwrap();
+    let address = server.kill();
+    file.write_all_at(b"letter", 0).unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    ok(&["umount", &place]);
+    let found = Command::new("grep").args(["-rl", "letter", &unsent, &cache]).output().expect("grep runs");
+    assert!(found.stdout.is_empty(), "{}", String::from_utf8_lossy(&found.stdout));
+
+    let server = data.serve(&address);
+    fails(&[&folders[..], &["--cache-key", &wrong]].concat(), 1, "another key");
+    fails(&folders, 1, "it is encrypted");
+    fails(&["dump", &format!("{unsent}/device")], 2, "--cache-key");
+    mount(&right);
+    assert_eq!(fs::read(Path::new(&place).join("f")).unwrap(), b"letter");
+    ok(&["umount", &place]);
+    assert_eq!(fs::read(data.at("f")).unwrap(), b"letter");
+    drop(server);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use units::{Rng, SplitMix64};
 use wire::volume::{Change, Owner, Secret, Seen, XattrHow};
 
+use crate::Room;
 use crate::cache::Cache;
 use crate::job::BlockKey;
 use crate::outbox::{Identity, Outbox, Stored, StoredBase, Who, file_name, hash, parse_device};
@@ -50,6 +51,10 @@ fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
         base,
         changes,
     }
+}
+
+fn room(folder: &std::path::Path, bytes: u64) -> Room {
+    Room { folder: folder.to_owned(), bytes }
 }
 
 /// Changes bytes, cuts, or adds.
@@ -148,7 +153,7 @@ fn fuzz_a_damaged_cache_misses() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("blocks.cache");
     let mut rng = SplitMix64(13);
-    let open = |bytes| Cache::open(folder.path(), bytes, 77, 512).unwrap();
+    let open = |bytes| Cache::open(&room(folder.path(), bytes), None, 77, 512).unwrap();
     let content = |slot: u32| vec![slot as u8; 100 + slot as usize];
     let key = |slot: u32| BlockKey { file: 5, version: 6, index: slot };
     let (cache, found) = open(20_000);
@@ -174,6 +179,6 @@ fn fuzz_a_damaged_cache_misses() {
         }
     }
     std::fs::write(&path, &whole).unwrap();
-    let (_, found) = Cache::open(folder.path(), 20_000, 78, 512).unwrap();
+    let (_, found) = Cache::open(&room(folder.path(), 20_000), None, 78, 512).unwrap();
     assert!(found.is_empty(), "another volume");
 }

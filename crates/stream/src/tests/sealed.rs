@@ -10,6 +10,9 @@ use encryption::StorageKey;
 use tempfile::TempDir;
 use wire::volume::{Change, Secret};
 
+use crate::Room;
+use crate::cache::Cache;
+use crate::job::BlockKey;
 use crate::outbox::{Identity, Outbox, Stored, StoredBase, Who, file_name, unseal};
 
 const SECRET: &[u8] = b"what nobody may read";
@@ -148,5 +151,44 @@ fn a_damaged_device_is_an_error_with_a_key_too() {
         fs::write(&path, &damaged).unwrap();
         let error = refusal(folder.path(), Some(&key(1)));
         assert!(error.contains("damaged") || error.contains("another key"), "byte {at}: {error}");
+    }
+}
+
+#[test]
+fn a_cache_with_a_key_shows_nothing_and_misses_what_is_damaged() {
+    let folder = TempDir::new().unwrap();
+    let room = Room { folder: folder.path().to_owned(), bytes: 20_000 };
+    let path = folder.path().join("blocks.cache");
+    let at = |index| BlockKey { file: 5, version: 6, index };
+    let open = |key: Option<&StorageKey>| Cache::open(&room, key, 77, 512).unwrap();
+    let (plain, _) = open(None);
+    plain.write(0, at(0), SECRET).unwrap();
+    drop(plain);
+
+    // One without a key is emptied.
+    let (cache, found) = open(Some(&key(1)));
+    assert!(found.is_empty() && cache.slots() == 32);
+    cache.write(0, at(0), SECRET).unwrap();
+    cache.write(1, at(1), &[7; 512]).unwrap();
+    drop(cache);
+    let whole = fs::read(&path).unwrap();
+    assert!(!whole.windows(SECRET.len()).any(|part| part == SECRET));
+    let (cache, found) = open(Some(&key(1)));
+    assert_eq!(found, [(0, at(0)), (1, at(1))]);
+    assert_eq!(cache.read(0, at(0)).unwrap(), SECRET);
+    assert_eq!(cache.read(1, at(1)).unwrap(), vec![7; 512]);
+    drop(cache);
+
+    assert!(Cache::check_key(folder.path(), Some(&key(1))).is_ok());
+    let said = |key: Option<&StorageKey>| Cache::check_key(folder.path(), key).unwrap_err().to_string();
+    assert!(said(Some(&key(2))).contains("another key") && said(None).contains("none is given"));
+
+    for byte in 64..64 + 64 + SECRET.len() + encryption::OVERHEAD_BYTES {
+        let mut damaged = whole.clone();
+        damaged[byte] ^= 1 << (byte % 8);
+        fs::write(&path, damaged).unwrap();
+        let (cache, _) = open(Some(&key(1)));
+        assert!(cache.read(0, at(0)).is_none(), "byte {byte}");
+        assert!(cache.read(1, at(1)).is_some());
     }
 }
