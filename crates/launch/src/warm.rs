@@ -1,13 +1,19 @@
 //! Whether the pages that a group would fetch are in memory already.
 //!
 //! A few pages are read with `RWF_NOWAIT`, which reads from the page cache and else fails at once.
-//! Unlike mincore(2) and cachestat(2) it is right for files of other users. A missing page may make
-//! the kernel read ahead: this is harmless, since the page is wanted anyway.
+//! Unlike mincore(2) and cachestat(2) it is right for files of other users. A missing page makes
+//! the kernel begin to read it, which is harmless, since it is wanted anyway. But a fast disk may
+//! have it in the page cache before the call returns, so a page counts as missing also if this
+//! thread has read from a disk meanwhile (`ru_inblock` of getrusage(2)). Nothing is read ahead:
+//! that would make the next pages look as if they had been there.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::path::Path;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use profile::plan::{Group, LaunchPlan};
+use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use units::PAGE_BYTES;
 
@@ -54,7 +60,7 @@ pub fn warmth(plan: &LaunchPlan, group: &Group) -> Warmth {
         }
         if open.as_ref().is_none_or(|(file, _)| *file != extent.file) {
             let file = plan.files.get(extent.file as usize);
-            open = Some((extent.file, file.and_then(|file| files::open(&files::absolute(&file.path)).ok())));
+            open = Some((extent.file, file.and_then(|file| open_for_single_pages(&files::absolute(&file.path)).ok())));
         }
         while until < u64::from(extent.pages) {
             let page = u64::from(extent.page) + until;
@@ -80,11 +86,25 @@ pub fn warmth(plan: &LaunchPlan, group: &Group) -> Warmth {
     if unknown && found == Warmth::default() { Warmth { warm: 0, cold: COLD_ENOUGH } } else { found }
 }
 
-pub(crate) fn is_in_memory(file: &File, offset: u64) -> io::Result<bool> {
+/// Opens a file of which the kernel reads nothing ahead.
+fn open_for_single_pages(path: &Path) -> io::Result<File> {
+    let file = files::open(path)?;
+    // A file system that has no such advice reads as it likes.
+    let _ = fadvise(&file, 0, None, Advice::Random);
+    Ok(file)
+}
+
+fn is_in_memory(file: &File, offset: u64) -> io::Result<bool> {
     let mut byte = [0u8];
+    let before = blocks_read()?;
     match preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT) {
-        Ok(_) => Ok(true),
+        Ok(_) => Ok(blocks_read()? == before),
         Err(Errno::AGAIN) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Blocks that this thread has had read from disks; always 0 where the kernel does not count them.
+fn blocks_read() -> io::Result<libc::c_long> {
+    Ok(getrusage(UsageWho::RUSAGE_THREAD)?.block_reads())
 }

@@ -109,6 +109,23 @@ fn a_file_that_cannot_tell_does_not_make_the_others_cold() {
 }
 
 #[test]
+fn regress_cold_files_are_cold_however_fast_the_disk_is() {
+    let (folder, plan) = tree(&[40, 40]);
+    let files = ["file0", "file1"].map(|name| fs::File::open(folder.path().join(name)).unwrap());
+    for _ in 0..300 {
+        for file in &files {
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        if files.iter().any(|file| !probe::residency::resident(file).unwrap().is_empty()) {
+            return eprintln!("skipped: files here (a tmpfs?) cannot be made cold");
+        }
+        let found = warmth(&plan, &plan.groups[0]);
+        assert!(found.warm == 0 && found.cold >= 3, "{found:?}");
+    }
+}
+
+#[test]
 fn what_was_just_written_is_warm() {
     let (_folder, plan) = tree(&[40, 40]);
     let found = warmth(&plan, &plan.groups[0]);
