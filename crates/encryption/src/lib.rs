@@ -1,5 +1,4 @@
-//! Encryption of what a device keeps on its disk: the outbox and the disk cache of a volume, and
-//! the device cache.
+//! Encryption of what a device keeps on its disk: the outbox and the disk cache of a volume.
 //!
 //! A [`StorageKey`] is 32 bytes that the owner of the device gives. For each purpose a
 //! [`PurposeKey`] is derived from it, so that bytes of one purpose are nothing to another one.
@@ -63,7 +62,6 @@ pub struct StorageKey([u8; KEY_BYTES]);
 #[derive(Clone)]
 pub struct PurposeKey {
     sealing: [u8; KEY_BYTES],
-    hashing: [u8; KEY_BYTES],
     id: KeyId,
 }
 
@@ -100,7 +98,7 @@ impl StorageKey {
         let derive = |what: &str| blake3::derive_key(&format!("runnel 2026 {purpose}: {what}"), &self.0);
         let mut id = [0; KEY_ID_BYTES];
         id.copy_from_slice(&derive("id")[..KEY_ID_BYTES]);
-        PurposeKey { sealing: derive("seal"), hashing: derive("hash"), id: KeyId(id) }
+        PurposeKey { sealing: derive("seal"), id: KeyId(id) }
     }
 }
 
@@ -134,11 +132,6 @@ impl PurposeKey {
         let length = key.open_in_place(nonce, Aad::from(identity), &mut bytes).ok()?.len();
         bytes.truncate(length);
         Some(bytes)
-    }
-
-    /// A hash that says nothing to who has not the key.
-    pub fn hash(&self, bytes: &[u8]) -> [u8; 32] {
-        *blake3::keyed_hash(&self.hashing, bytes).as_bytes()
     }
 
     /// The key of the bytes with this nonce. It is used once, so its own nonce may be zero.

@@ -96,7 +96,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("store", &[]),
     ("encryption", &[]),
-    ("cache", &["encryption"]),
+    ("cache", &[]),
     ("volume", &[]),
     ("disk", &["fuse", "host"]),
     ("profile", &["trace"]),
