@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use encryption::{KEY_FILE_BYTES_MAX, StorageKey};
+use rustix::fs::Access;
 
 use super::{NONE, is_of_another};
 use crate::failure;
@@ -33,14 +34,16 @@ pub fn is_place(text: &Path) -> bool {
 }
 
 /// The key: from an option, then the environment, then the configuration of this device. One of
-/// the configuration that belongs to another user is left to that user, as the folder is.
+/// the configuration that belongs to another user, and that we cannot read, is left to that user. A
+/// service without root that was given it by its group uses it.
 ///
 /// # Errors
 /// The key is not there, is none, or others can read it.
 pub fn key(given: Option<&Path>, configured: Option<PathBuf>) -> anyhow::Result<Option<StorageKey>> {
     let variable = std::env::var_os(VARIABLE).filter(|place| !place.is_empty()).map(PathBuf::from);
     let chosen = given.map(Path::to_path_buf).or(variable);
-    let configured = || configured.filter(|place| credential(place).is_some() || !is_of_another(place));
+    let is_left = |place: &Path| is_of_another(place) && rustix::fs::access(place, Access::READ_OK).is_err();
+    let configured = || configured.filter(|place| credential(place).is_some() || !is_left(place));
     let Some(place) = chosen.or_else(configured).filter(|place| place != Path::new(NONE)) else { return Ok(None) };
     let credentials = std::env::var_os(CREDENTIALS).map(PathBuf::from);
     read(&place, credentials.as_deref()).map(Some)
@@ -114,5 +117,18 @@ mod tests {
         put(&"0".repeat(64), 0o600);
         assert!(said(&file, None).contains("no key"));
         assert!(said(&folder.path().join("absent"), None).contains("absent"));
+    }
+
+    #[test]
+    fn regress_a_configured_key_of_another_user_is_used_by_who_can_read_it() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("key");
+        fs::write(&file, "0123456789abcdef".repeat(4)).expect("write");
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("chmod");
+        std::os::unix::fs::chown(&file, Some(65534), None).expect("chown");
+        assert!(key(None, Some(file)).expect("a key").is_some());
     }
 }
