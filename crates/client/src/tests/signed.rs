@@ -11,14 +11,17 @@ use signing::{Lifetimes, Repository, SigningKey, TOP_LEVEL, Target as SignedTarg
 use store::{Listed, Memory, Store};
 use trust::{Kind, Known, Stapled, UnixTime};
 use units::ImageId;
+use wire::format::FEATURES;
+use wire::{ErrorCode, Reply, Request, ServerEvent};
 
 use super::cached::end;
+use super::fake_server::FakeServer;
 use super::real_server::{Rig, open_at};
 use super::tree::Tree;
 use super::web_server::{Act, WebServer};
 use super::{HANG, plain};
 use crate::admin::{read_signed, write_signed};
-use crate::{ClientError, Config, SignedNames};
+use crate::{ClientError, Config, Session, SignedNames};
 
 fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed())
@@ -151,6 +154,37 @@ fn a_device_opens_what_was_signed_and_nothing_else() {
     assert_eq!(world.open().unwrap(), other.metadata.id());
     std::fs::remove_dir_all(world.path("state")).unwrap();
     assert_eq!(world.refusal(), Kind::Missing);
+}
+
+#[test]
+fn regress_what_the_signatures_say_is_told_whichever_answer_comes_first() {
+    let tree = Tree::plain();
+    let world = World::new(&tree);
+    for open_is_first in [true, false] {
+        let server = FakeServer::start_with(&Arc::new(Tree::plain()), FEATURES);
+        let mut asked = None;
+        server.policy(move |_, machine, event| {
+            let ServerEvent::Request { request, ask } = event else { return false };
+            match ask {
+                Request::TrustRead { .. } => asked = Some(*request),
+                Request::Open { .. } => {
+                    let no_files = Reply::TrustFiles { codec: 0, raw_bytes: 1, bytes: "x".into() };
+                    let not_there = Reply::error(ErrorCode::NotFound, "no image");
+                    let mut answers = [(*request, not_there), (asked.take().unwrap(), no_files)];
+                    if !open_is_first {
+                        answers.reverse();
+                    }
+                    answers.into_iter().for_each(|(request, reply)| machine.reply(request, reply).unwrap());
+                }
+                _ => return false,
+            }
+            true
+        });
+        let target = Target::parse(&server.url("app")).unwrap();
+        let signed = SignedNames { given: Some(world.path("root.json")), ..world.config().signed };
+        let error = Session::open(&target, Config { signed, ..plain() }).map(drop).unwrap_err();
+        assert!(matches!(&error, ClientError::Refused { refusal, .. } if refusal.kind() == Kind::Damaged), "{error}");
+    }
 }
 
 /// Files that nobody asks for any more go; those of one version before stay.
