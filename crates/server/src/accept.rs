@@ -63,7 +63,7 @@ impl Connections {
         let audit = audit.map(|audit| Audit::start(audit, shared.metrics.clone(), config.log.clone()));
         let audit = audit.transpose()?.map(Arc::new);
         let rules = config.access.rules.clone();
-        let access = rules.map(|file| Access::open(file, config.log.clone(), audit.clone()));
+        let access = rules.map(|file| Access::open(file, config.log.clone(), audit.clone(), shared.clock));
         let access = access.transpose()?.map(Arc::new);
         let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads.from, access.is_some())?;
         let wanted = config.connections.max;

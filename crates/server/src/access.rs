@@ -4,17 +4,20 @@
 //! `rules` says which principals there are, by which certificates and tokens (`tokens`) the server
 //! knows them, and what each may do. `live` reads the files again when they change. Each connection
 //! has a `guard`, which remembers who its client is and what it has open, and looks again at every
-//! request whether the rules have changed.
+//! request whether the rules have changed. `usage` counts what all connections of a principal have
+//! and do, against its `limits`.
 
 #[cfg(feature = "tls")]
 pub(crate) mod certificate;
 mod error;
 mod guard;
+mod limits;
 mod live;
 mod rules;
 mod served;
 mod stamp;
 mod tokens;
+mod usage;
 
 use wire::ErrorCode;
 
@@ -24,6 +27,7 @@ pub(crate) use guard::{Guard, Opening};
 pub(crate) use live::{Access, LOOK_EVERY, Rules};
 pub(crate) use rules::{Principal, Right};
 pub use tokens::{IssuedToken, TokenFile, TokenInfo};
+pub(crate) use usage::Usage;
 
 use crate::error::Failure;
 

@@ -16,6 +16,7 @@ mod near;
 mod outgoing;
 mod pace;
 mod pushes;
+mod rates;
 mod receiving;
 mod replies;
 mod requests;
@@ -49,6 +50,7 @@ pub(crate) use client::{Client, Rights};
 use outgoing::Outgoing;
 use pace::{AGAIN, Paces};
 use pushes::Pushes;
+use rates::Rates;
 use receiving::Receiving;
 use replies::Replies;
 pub(crate) use socket::send_last;
@@ -81,6 +83,7 @@ struct Session {
     replies: Replies,
     outgoing: Outgoing,
     paces: Paces,
+    rates: Rates,
     workers: Workers,
     advice: UnboundedSender<Box<Advice>>,
     closed: Option<WireError>,
@@ -135,6 +138,7 @@ impl Session {
             replies: Replies::new(&shared, owner),
             outgoing: Outgoing::default(),
             paces: Paces::default(),
+            rates: Rates::default(),
             workers: Workers::new(shared.clone(), owner, done),
             advice,
             closed: None,
@@ -165,6 +169,7 @@ impl Session {
                 true => self.receiving.allowed(&self.wire, &self.shared, self.workers.done()).min(input.len()),
                 false => 0,
             };
+            let reads = reads.min(self.rates.receiving.bytes());
             let deadline = self.deadline().map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
             // the alarm each time.
@@ -191,6 +196,7 @@ impl Session {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
                         self.paces.sent(bytes);
+                        self.rates.receiving.spend(bytes);
                         drop(self.wire.receive(self.shared.now(), &input[..bytes]));
                         fit_reads(&mut input, bytes);
                     }
@@ -227,9 +233,10 @@ impl Session {
             pushes.pump(&mut self.wire, self.replies.bytes_left());
         }
         let is_near = self.is_near();
-        let opens = self.outgoing.fill(&mut self.wire, self.shared.now(), is_near);
+        self.rates.refill(self.client.usage());
+        let opens = self.outgoing.fill(&mut self.wire, self.shared.now(), is_near, &mut self.rates.sending);
         self.replies.release(&self.wire);
-        opens
+        [opens, self.rates.opens()].into_iter().flatten().min()
     }
 
     /// When to look after the connection again if nothing happens.
@@ -241,12 +248,20 @@ impl Session {
 
     /// Whether a further request may be taken up.
     fn has_room(&self) -> bool {
-        !self.wire.is_congested() && !self.uploads.is_stalled() && self.touches.is_empty() && self.replies.has_room()
+        !self.wire.is_congested()
+            && !self.uploads.is_stalled()
+            && !self.rates.holds_requests()
+            && self.touches.is_empty()
+            && self.replies.has_room()
     }
 
     /// Whether the client asked for something.
     fn take_events(&mut self) -> bool {
         let mut asked = false;
+        if let Some((request, ask)) = self.rates.take_waiting() {
+            access::begin(self, request, ask);
+            asked = !self.rates.holds_requests();
+        }
         while self.closed.is_none() && self.has_room() {
             let Some(event) = self.wire.poll_event() else { return asked };
             asked |= matches!(event, ServerEvent::Request { .. });
@@ -265,15 +280,7 @@ impl Session {
     fn take_event(&mut self, event: ServerEvent) {
         match event {
             ServerEvent::Ready(hello) => self.ready(hello),
-            ServerEvent::Request { request, ask } => {
-                self.shared.metrics.requests.one();
-                if !access::follow_rules(self) {
-                    return;
-                }
-                if let Err(failure) = self.take_request(request, ask) {
-                    self.fail(request, &failure);
-                }
-            }
+            ServerEvent::Request { request, ask } => access::begin(self, request, ask),
             ServerEvent::Cancelled { request } => {
                 access::end_upload(self, request, &Err(Failure::new(ErrorCode::Cancelled, "cancelled")));
             }

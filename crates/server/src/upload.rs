@@ -20,6 +20,7 @@
 
 mod arriving;
 mod parked;
+mod publisher;
 mod staged;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,7 @@ use crate::slow::SlowPeers;
 use crate::storage::Storage;
 use arriving::{Arriving, Complete};
 use parked::Parked;
+pub(crate) use publisher::Publisher;
 pub(crate) use staged::DISK_BYTES_LEFT;
 use staged::Staged;
 
@@ -99,6 +101,8 @@ pub(crate) struct Announced {
     pub file_bytes: u64,
     pub metadata_offset: u64,
     pub metadata_bytes: u64,
+    /// Who publishes it; `None` without access rules.
+    pub publisher: Option<Publisher>,
 }
 
 impl Announced {
@@ -134,7 +138,7 @@ impl Announced {
                 "metadata of {metadata_bytes} bytes at {metadata_offset} does not end a file of {file_bytes} bytes"
             )));
         }
-        Ok(Announced { name, tag, file_bytes, metadata_offset, metadata_bytes })
+        Ok(Announced { name, tag, file_bytes, metadata_offset, metadata_bytes, publisher: None })
     }
 }
 
@@ -373,6 +377,10 @@ impl Upload {
     /// Asks for the blocks that no image of the store holds. Blocks.
     fn stage(&self, complete: Complete, share: Room) -> Result<Stage, Failure> {
         let service = &*self.service;
+        if let Some(publisher) = &self.announced.publisher {
+            // Before its blocks are asked for.
+            publisher.check(&*service.store, &self.announced, complete.id())?;
+        }
         let mut staged = complete.stage(service, &self.announced, share)?;
         staged.copy_known_blocks(service, &self.announced, &self.reports)?;
         self.reports.send(Event::Need(staged.lacking()));

@@ -10,6 +10,7 @@ use wire::{ErrorCode, ImageHandle};
 use super::live::{Rules, Who, seconds_now, short};
 use super::rules::ANONYMOUS;
 use super::tokens::TokenHash;
+use super::usage::{Share, Usage};
 use super::{Access, Principal, Right};
 use crate::catalog::Names;
 use crate::error::Failure;
@@ -33,6 +34,8 @@ pub(crate) struct Guard {
     rules: watch::Receiver<Arc<Rules>>,
     shown: Shown,
     who: Who,
+    /// What counts against the limits of its principal.
+    share: Share,
     /// What it has open.
     grants: HashMap<ImageHandle, Grant>,
 }
@@ -53,12 +56,28 @@ impl Guard {
         let who = rules.borrow_and_update().of_names(&names);
         let shown = Shown { names, token: None };
         let access = access.clone();
-        Guard { access, rules, shown, who, grants: HashMap::new() }
+        let share = Share::new(access.usage(&who.principal));
+        Guard { access, rules, shown, who, share, grants: HashMap::new() }
     }
 
     /// Whom the server takes the client for.
     pub fn principal(&self) -> &Arc<Principal> {
         &self.who.principal
+    }
+
+    /// What all clients of the principal have and do.
+    pub fn usage(&self) -> &Arc<Usage> {
+        self.share.usage()
+    }
+
+    /// Refuses a connection that is one too many.
+    pub fn count_connection(&mut self) -> Result<(), Failure> {
+        self.share.count_connection()
+    }
+
+    /// Refuses an image that is one too many.
+    pub fn count_image(&mut self) -> Result<(), Failure> {
+        self.share.count_image()
     }
 
     /// Changes whenever the rules do.
@@ -88,6 +107,7 @@ impl Guard {
     fn look_again(&mut self, uploads: &HashMap<RequestId, String>) -> Result<(), String> {
         let rules = self.rules.borrow_and_update().clone();
         self.who = rules.who(&self.shown, seconds_now())?;
+        self.share.move_to(self.access.usage(&self.who.principal));
         let lost = |right: Right, name: &str| {
             format!("what you have open was taken from you: {}", self.refusal(right, name).text)
         };
@@ -143,7 +163,7 @@ impl Guard {
 
     /// Refuses what the client may not have any more.
     pub fn check_opening(&self, opening: &Opening) -> Result<(), Failure> {
-        self.check(Right::Pull, opening.granted.get().map_or("", String::as_str))
+        self.check(Right::Pull, opening.granted())
     }
 
     /// The image of an [`Opening`] is open.
@@ -194,6 +214,11 @@ impl Opening {
     /// What was asked for, if it was an id on which there is no right.
     pub fn asked(&self) -> Option<String> {
         self.by_id.as_ref().map(|by_id| format!("@{}", by_id.id))
+    }
+
+    /// The name on which the right was, or nothing.
+    pub fn granted(&self) -> &str {
+        self.granted.get().map_or("", String::as_str)
     }
 
     /// Looks for a name of the image that its principal may pull. Blocks.

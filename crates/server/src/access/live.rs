@@ -1,5 +1,6 @@
 //! The access rules of a running server. They follow their files.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,8 +11,10 @@ use super::rules::{Definition, Principal};
 use super::served::Served;
 use super::stamp::Stamp;
 use super::tokens::{self, Known, TokenHash, Tokens};
+use super::usage::Usage;
 use super::{AccessError, Shown};
 use crate::audit::{Audit, Entry};
+use crate::clock::Clock;
 use crate::lock::locked;
 use crate::log::Logger;
 
@@ -93,6 +96,9 @@ pub(crate) struct Access {
     rules: watch::Sender<Arc<Rules>>,
     state: Mutex<State>,
     pub(super) served: Served,
+    clock: Clock,
+    /// Of each principal that has had a client, by its name.
+    usages: Mutex<HashMap<String, Arc<Usage>>>,
 }
 
 /// What the rules were made of.
@@ -112,7 +118,7 @@ impl Access {
     ///
     /// # Errors
     /// [`AccessError`]: one is wrong.
-    pub fn open(path: PathBuf, log: Logger, audit: Option<Arc<Audit>>) -> Result<Access, AccessError> {
+    pub fn open(path: PathBuf, log: Logger, audit: Option<Arc<Audit>>, clock: Clock) -> Result<Access, AccessError> {
         let stamp = Stamp::of(&path);
         let definition = Arc::new(Definition::read(&path)?);
         let stamps = [stamp, Stamp::of(&definition.tokens)];
@@ -121,7 +127,18 @@ impl Access {
         let next_expiry = rules.next_expiry(seconds_now());
         let (rules, _) = watch::channel(Arc::new(rules));
         let state = Mutex::new(State { definition, tokens, stamps, last_seen: stamps, next_expiry });
-        Ok(Access { path, log, audit, rules, state, served: Served::default() })
+        Ok(Access { path, log, audit, rules, state, served: Served::default(), clock, usages: Mutex::default() })
+    }
+
+    /// What all clients of a principal have and do.
+    pub fn usage(&self, principal: &Principal) -> Arc<Usage> {
+        let mut usages = locked(&self.usages);
+        if let Some(usage) = usages.get(&principal.name) {
+            return usage.clone();
+        }
+        let usage = Arc::new(Usage::new(&principal.name, principal.limits, self.clock));
+        usages.insert(principal.name.clone(), usage.clone());
+        usage
     }
 
     /// The rules of now and of later.
@@ -199,6 +216,10 @@ impl Access {
     fn publish(&self, state: &mut State, now: u64) {
         let rules = Rules { definition: state.definition.clone(), tokens: state.tokens.clone() };
         state.next_expiry = rules.next_expiry(now);
+        // First, so that a connection that looks finds the limits of now.
+        for (name, usage) in locked(&self.usages).iter() {
+            usage.set_limits(rules.definition.limits_of(name));
+        }
         self.rules.send_replace(Arc::new(rules));
     }
 }
@@ -230,7 +251,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.toml");
         std::fs::write(&path, text).unwrap();
-        let access = Access::open(path.clone(), Logger::silent(), None).unwrap();
+        let access = Access::open(path.clone(), Logger::silent(), None, Clock::start()).unwrap();
         (folder, path, access)
     }
 

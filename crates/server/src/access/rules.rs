@@ -14,6 +14,9 @@
 //!
 //! [principal.anonymous]             # clients that show neither
 //! pull = ["public-*"]
+//!
+//! [principal.anonymous.limits]
+//! requests_per_second = 100
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +26,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::limits::Limits;
 use super::{AccessError, stamp, tokens};
 
 /// The principal of clients that show neither certificate nor token.
@@ -88,6 +92,7 @@ struct RawPrincipal {
     /// Everything, on everything.
     #[serde(default)]
     admin: bool,
+    limits: Option<Spanned<Limits>>,
 }
 
 /// Somebody who may do something.
@@ -100,6 +105,7 @@ pub(crate) struct Principal {
     volume_write: Vec<Pattern>,
     stat: bool,
     admin: bool,
+    pub limits: Limits,
 }
 
 /// What an access file says.
@@ -134,7 +140,11 @@ impl Definition {
                 let read = |it: Spanned<String>| read(it.as_ref()).map_err(|reason| fault(it.span().start, reason));
                 list.into_iter().map(read).collect::<Result<Vec<_>, _>>()
             };
+            let limits = raw.limits.as_ref().map(|it| (*it.as_ref(), it.span().start));
+            let (limits, at) = limits.unwrap_or((Limits::default(), at));
+            limits.check().map_err(|reason| fault(at, format!("limits of {name}: {reason}")))?;
             let principal = Arc::new(Principal {
+                limits,
                 pull: patterns(raw.pull, Pattern::of_images)?,
                 push: patterns(raw.push, Pattern::of_images)?,
                 volume_read: patterns(raw.volume_read, Pattern::of_volumes)?,
@@ -166,6 +176,11 @@ impl Definition {
         Ok(Definition { tokens, principals, certificates, anonymous })
     }
 
+    /// The limits of a principal; one that is not there any more has none.
+    pub fn limits_of(&self, name: &str) -> Limits {
+        self.principals.get(name).map_or_else(Limits::default, |principal| principal.limits)
+    }
+
     /// The principal of a certificate with these names.
     pub fn of_certificate<'a>(&'a self, names: &'a [String]) -> Option<(&'a Arc<Principal>, &'a str)> {
         names.iter().find_map(|name| Some((self.certificates.get(&name.to_ascii_lowercase())?, name.as_str())))
@@ -176,7 +191,16 @@ impl Principal {
     fn without_rights(name: &str) -> Principal {
         let none = Vec::new;
         let (pull, push, volume_read, volume_write) = (none(), none(), none(), none());
-        Principal { name: name.into(), pull, push, volume_read, volume_write, stat: false, admin: false }
+        Principal {
+            name: name.into(),
+            pull,
+            push,
+            volume_read,
+            volume_write,
+            stat: false,
+            admin: false,
+            limits: Limits::default(),
+        }
     }
 
     /// Whether it has a right on a name: `NAME:TAG` or `@ID` of an image, the name of a volume, or

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use units::{ImageId, RequestId};
-use wire::{ErrorCode, Reply, WireError};
+use wire::{ErrorCode, Reply, Request, WireError};
 
 use super::{Session, metadata};
-use crate::access::{Opening, Right};
+use crate::access::{Opening, Right, Usage};
 use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
 use crate::name::Name;
 use crate::published::Published;
-use crate::upload::Announced;
+use crate::upload::{Announced, Publisher};
 
 /// Goes by the rules of now. False if they have ended the connection.
 pub(super) fn follow_rules(session: &mut Session) -> bool {
@@ -23,11 +23,32 @@ pub(super) fn follow_rules(session: &mut Session) -> bool {
 
 /// Ends the connection of a client that may not have it any more. Nothing else of it is taken up.
 pub(super) fn end_unless(session: &mut Session, allowed: Result<(), String>) {
-    if let Err(text) = allowed
-        && session.closed.is_none()
-    {
-        session.wire.shut_down(ErrorCode::Forbidden, &text);
+    if let Err(text) = allowed {
+        end(session, Failure { code: ErrorCode::Forbidden, text });
+    }
+}
+
+fn end(session: &mut Session, Failure { code, text }: Failure) {
+    if session.closed.is_none() {
+        session.wire.shut_down(code, &text);
         session.closed = Some(WireError::ShutDown { text });
+    }
+}
+
+/// Takes a request up, unless the client has to wait or leave.
+pub(super) fn begin(session: &mut Session, request: RequestId, ask: Request) {
+    if !follow_rules(session) {
+        return;
+    }
+    if let Some(Err(until)) = session.client.usage().map(Usage::take_request) {
+        return session.rates.keep(request, ask, until);
+    }
+    session.shared.metrics.requests.one();
+    if let Err(failure) = session.client.count_connection() {
+        return end(session, failure);
+    }
+    if let Err(failure) = session.take_request(request, ask) {
+        session.fail(request, &failure);
     }
 }
 
@@ -62,6 +83,9 @@ pub(super) fn opened(
 fn tell(session: &mut Session, request: RequestId, image: &Arc<Published>, opening: &Opening) -> Result<(), Failure> {
     // The rules may have changed since it began. A handle that was given once can be used.
     session.client.check_opening(opening)?;
+    if session.handles.by_id(image.id).is_none() {
+        session.client.count_image(opening)?;
+    }
     let handle = session.handles.handle(image).ok_or_else(|| {
         Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
     })?;
@@ -89,7 +113,8 @@ pub(super) fn begin_upload(
     let full = Name::parse(&name).map_or_else(|_| name.clone(), |name| name.to_string());
     session.client.check(Right::Push, &full)?;
     let config = &session.shared.config;
-    let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
+    let mut announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
+    announced.publisher = session.client.usage_shared().map(Publisher);
     session.uploads.begin(&session.shared.uploads, announced, session.client.owner(), request);
     session.client.upload_begins(request, full);
     Ok(())

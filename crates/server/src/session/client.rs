@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use units::{ImageId, Moment, RequestId};
 use wire::{Bearer, ErrorCode, ImageHandle};
 
-use crate::access::{Guard, Opening, Principal, PushAccess, Right, Rules};
+use crate::access::{Guard, Opening, Principal, PushAccess, Right, Rules, Usage};
 use crate::admission::ConnectionSlot;
 use crate::audit::{Audit, Entry};
 use crate::error::Failure;
@@ -192,6 +192,28 @@ impl Client {
         let Rights::Guarded(guard) = &mut self.access else { return Ok(()) };
         let followed = guard.follow(&self.uploads);
         followed.inspect_err(|reason| self.note("closed", "", None, reason))
+    }
+
+    /// What all clients of its principal have and do; `None` without access rules.
+    pub fn usage(&self) -> Option<&Usage> {
+        self.guard().map(|guard| &**guard.usage())
+    }
+
+    /// The same for those who outlive the connection.
+    pub fn usage_shared(&self) -> Option<Arc<Usage>> {
+        self.guard().map(|guard| guard.usage().clone())
+    }
+
+    /// Counts the connection among those of its principal, once.
+    pub fn count_connection(&mut self) -> Result<(), Failure> {
+        let counted = self.guard_mut().map_or(Ok(()), Guard::count_connection);
+        counted.inspect_err(|failure| self.note("closed", "", None, &failure.text))
+    }
+
+    /// Counts an image among those that its principal has open.
+    pub fn count_image(&mut self, opening: &Opening) -> Result<(), Failure> {
+        let counted = self.guard_mut().map_or(Ok(()), Guard::count_image);
+        counted.inspect_err(|failure| self.note_refused(opening.granted(), failure))
     }
 
     /// Changes whenever the rules do.

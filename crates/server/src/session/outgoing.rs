@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use units::Moment;
 use wire::{Output, ServerConnection};
 
+use super::rates::Allowance;
 use super::throttle::Throttle;
 
 /// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand
@@ -25,7 +26,7 @@ pub(super) const WRITE_PARTS: usize = 16;
 /// What the wire gave out and the socket has not taken.
 ///
 /// Invariant: what is there is still to be written, in this order. The wire is asked for more when
-/// all is written, and only as far as the device's rate limit allows.
+/// all is written, and only as far as the rate limits of the device and of its principal allow.
 #[derive(Default)]
 pub(super) struct Outgoing {
     parts: Parts,
@@ -92,16 +93,25 @@ impl Outgoing {
     /// Asks the wire for bytes if all were written. The moment at which more may leave if none may
     /// now.
     ///
-    /// A near device waits for whole blocks, which are best sent at once.
-    pub fn fill(&mut self, wire: &mut ServerConnection, now: Moment, is_near: bool) -> Option<Moment> {
+    /// A near device waits for whole blocks, which are best sent at once. `allowance` is what the
+    /// client's principal allows.
+    pub fn fill(
+        &mut self,
+        wire: &mut ServerConnection,
+        now: Moment,
+        is_near: bool,
+        allowance: &mut Allowance,
+    ) -> Option<Moment> {
         let mut opens = None;
         if self.parts.is_empty() {
             let per_millisecond = wire.push_rate().map_or(0, |rate| rate as usize / 1000);
             let least = if is_near { NEAR_BYTES } else { *WRITE_BYTES.start() };
-            let wanted = per_millisecond.clamp(least, *WRITE_BYTES.end());
+            let wanted = per_millisecond.clamp(least, *WRITE_BYTES.end()).min(allowance.bytes());
             let allowed = self.throttle.allowed(now, wanted);
             if allowed > 0 {
-                self.throttle.spend(wire.transmit(now, &mut self.parts, allowed));
+                let bytes = wire.transmit(now, &mut self.parts, allowed);
+                self.throttle.spend(bytes);
+                allowance.spend(bytes);
             } else {
                 opens = self.throttle.opens(now);
             }

@@ -126,7 +126,10 @@ impl Session {
             return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
         // While the server itself does not read, nobody is slow.
-        let reads = self.wire.wants_bytes() && !self.receiving.is_waiting() && !self.uploads.is_stalled();
+        let reads = self.wire.wants_bytes()
+            && !self.receiving.is_waiting()
+            && !self.uploads.is_stalled()
+            && !self.rates.holds_reads();
         let awaits_frame = reads && self.receiving.held_bytes() > 0 && self.wire.is_amid_frame();
         let awaits_upload = reads && self.uploads.await_client();
         let is_needed =

@@ -1,6 +1,7 @@
 //! Access rules: what each role may ask for, who is told what, and what a change of the rules does
 //! to connections that are open.
 
+mod limits;
 mod matrix;
 
 use std::path::{Path, PathBuf};

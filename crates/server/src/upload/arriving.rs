@@ -3,6 +3,7 @@
 use image::format::SUPERBLOCK_BYTES;
 use image::{Metadata, Superblock};
 use store::Store;
+use units::ImageId;
 
 use super::staged::{Source, Staged, check_disk, invalid};
 use super::{Announced, UploadService};
@@ -60,6 +61,11 @@ pub(super) struct Complete {
 }
 
 impl Complete {
+    /// The image that it says it is.
+    pub fn id(&self) -> ImageId {
+        self.superblock.id
+    }
+
     /// Memory that it takes while its metadata is validated.
     pub fn memory_bytes(&self) -> usize {
         self.held_bytes() + self.superblock.opening_memory_bytes() as usize

@@ -196,6 +196,10 @@ impl Staged {
         // upload of the same image.
         let _publishing = locked(&service.publishing);
         let was_there = service.store.open(&key).is_ok();
+        if let Some(publisher) = &announced.publisher {
+            publisher.check(&*service.store, announced, id)?;
+            publisher.note(&*service.store, announced, id)?;
+        }
         service.catalog.save_expected(&self.metadata, &source, &announced.name, &announced.tag);
         self.upload.commit(&key)?;
         if let Err(error) = service.catalog.set_tag(&announced.name, &announced.tag, id) {

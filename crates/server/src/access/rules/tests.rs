@@ -102,6 +102,10 @@ fn faults_name_file_and_line() {
         ("[principal.a]\ncertificate = [\"x\"]\n[principal.b]\ncertificate = [\"X\"]\n", 4, "already"),
         ("[principal.a\n", 1, ""),
         ("[roles]\n", 1, "unknown field"),
+        ("[principal.a]\n[principal.a.limits]\ntag = 1\n", 3, "unknown field"),
+        ("[principal.a]\n[principal.a.limits]\ntags = -1\n", 3, "invalid value"),
+        ("[principal.a]\n[principal.a.limits]\nbytes_per_second = 10\n", 2, "must be at least 16384"),
+        ("[principal.a]\nlimits = { connections = 0 }\n", 2, "limits of a: connections is 0, but must be at least 1"),
     ] {
         let said = parse(text).expect_err(text);
         assert!(said.starts_with(&format!("/etc/access.toml:{line}: ")) && said.contains(part), "{text:?}: {said}");
