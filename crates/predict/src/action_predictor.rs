@@ -16,9 +16,9 @@ use units::{ActionId, ImageId, Moment, PageId, Token};
 
 use self::actions::Actions;
 use self::run::{Run, State};
-use self::runs::Runs;
+use self::runs::{Held, Runs};
 use crate::follow::{Follow, Span};
-use crate::{Config, Ended, Mode, Phase, Predictor, PushOrder, Verdict};
+use crate::{Config, Ended, Mode, Phase, Predictor, PushOrder, Reader, Verdict};
 
 /// Turns from one action to another after which the next run with the same first page is an audit.
 /// A run of a few actions in a row makes one or two.
@@ -139,9 +139,9 @@ impl ActionPredictor {
     }
 
     /// Comes down to `bytes` of memory: closes the tokens idle longest, then drops the actions used
-    /// longest ago. The token touched last stays.
+    /// longest ago, each time of the teacher who has most. The token touched last stays.
     pub fn shrink_to(&mut self, bytes: usize) {
-        while self.memory_bytes() > bytes && self.runs.len() > 1 && self.close_idlest() {}
+        while self.memory_bytes() > bytes && self.runs.len() > 1 && self.close_idlest(Held::memory_bytes, true) {}
         while self.memory_bytes() > bytes && self.actions.remove_oldest() {}
     }
 
@@ -183,7 +183,7 @@ impl ActionPredictor {
     /// Learns what a run that was not exact taught of an action that it followed.
     fn close_follow(&mut self, follow: Follow) -> (Option<ActionId>, bool) {
         let action = follow.action.id;
-        if self.config.frozen || !follow.confirmed || follow.found && follow.hits == 0 {
+        if self.is_frozen() || !follow.confirmed || follow.found && follow.hits == 0 {
             return (Some(action), false);
         }
         if !follow.uncredited && !follow.siblings.is_first_likelier() {
@@ -277,14 +277,14 @@ impl ActionPredictor {
 
     /// Has the next runs that begin with `first` audited: its known actions did not fit.
     fn doubt(&mut self, first: PageId, runs: u32) {
-        if self.config.audits.first != 0 && !self.config.frozen {
+        if self.config.audits.first != 0 && !self.is_frozen() {
             self.actions.note(|set| set.doubt(first, runs));
         }
     }
 
     /// Makes an action of pages recorded while constructing, if they are enough.
     fn close_construct(&mut self, pages: &[PageId]) -> (Option<ActionId>, bool) {
-        if self.config.frozen || pages.len() < self.config.construct_pages_min as usize {
+        if self.is_frozen() || pages.len() < self.config.construct_pages_min as usize {
             return (None, false);
         }
         let change = self.learn(|set, merge| set.learn_partial(pages, merge));
@@ -294,11 +294,24 @@ impl ActionPredictor {
         (change.action, change.outcome != Outcome::Nothing)
     }
 
-    fn close(&mut self, token: Token, mut run: Run) -> Ended {
+    fn close(&mut self, token: Token, run: Run) -> Ended {
+        // It may be another one's than the one that is looked at.
+        let reader = self.actions.read_as(run.reader);
+        let ended = self.close_own(token, run);
+        self.actions.read_as(reader);
+        ended
+    }
+
+    /// Whether nothing is learned of the run that is looked at.
+    fn is_frozen(&self) -> bool {
+        self.config.frozen || !self.actions.reader().teaches
+    }
+
+    fn close_own(&mut self, token: Token, mut run: Run) -> Ended {
         if let Some(first) = run.first.filter(|_| run.turns >= TURNS_MAX && !run.audited) {
             self.doubt(first, DOUBTED_RUNS);
         }
-        let learns = !self.config.frozen && run.recorded.len() >= self.config.construct_pages_min as usize;
+        let learns = !self.is_frozen() && run.recorded.len() >= self.config.construct_pages_min as usize;
         if run.audited && learns {
             let (action, changed) = match run.rest_audited {
                 true => {
@@ -330,19 +343,22 @@ impl ActionPredictor {
 
     /// Closes the token idle longest until there is room for another.
     fn make_room_for_token(&mut self) {
-        while self.runs.len() >= self.config.tokens_max.max(1) && self.close_idlest() {}
+        while self.runs.len() >= self.config.tokens_max.max(1) && self.close_idlest(Held::tokens, false) {}
     }
 
     /// Closes the tokens idle longest until the recorded pages are few enough. The one touched just
     /// now stays: alone it is bounded by the pages of an action.
     fn make_room_for_pages(&mut self) {
-        while self.runs.recorded_pages() > self.config.recorded_pages_max && self.runs.len() > 1 && self.close_idlest()
-        {
-        }
+        while self.runs.recorded_pages() > self.config.recorded_pages_max
+            && self.runs.len() > 1
+            && self.close_idlest(Held::recorded_pages, true)
+        {}
     }
 
-    fn close_idlest(&mut self) -> bool {
-        let Some(token) = self.runs.idlest() else { return false };
+    /// Closes the token idle longest of the teacher who has most of what `measure` says, but not
+    /// the one touched last if that is kept.
+    fn close_idlest(&mut self, measure: fn(&Held) -> usize, keeps_last: bool) -> bool {
+        let Some(token) = self.runs.idlest(measure, keeps_last) else { return false };
         self.close_token(token);
         self.counters.crowded_out += 1;
         true
@@ -357,10 +373,11 @@ impl ActionPredictor {
         };
         idle >= patience
     }
-}
 
-impl Predictor for ActionPredictor {
-    fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
+    /// A touch by a run of `reader`: its own actions and those of everybody are what is predicted
+    /// by, and no others change. Only where neither has one that begins so, others' count.
+    pub fn touch_of(&mut self, reader: Reader, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.actions.read_as(reader);
         self.counters.touches += 1;
         let late = self.runs.get(token).is_some_and(|run| self.is_over(run, now));
         if late {
@@ -375,6 +392,7 @@ impl Predictor for ActionPredictor {
                 Run::default()
             }
         };
+        run.reader = reader;
         let (cancel, span) = match self.config.mode {
             Mode::Streaming => self.step_streaming(&mut run, page),
             Mode::Paper => self.step_paper(&mut run, page),
@@ -384,6 +402,12 @@ impl Predictor for ActionPredictor {
         self.runs.put(token, run, now);
         self.make_room_for_pages();
         verdict
+    }
+}
+
+impl Predictor for ActionPredictor {
+    fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.touch_of(Reader::default(), token, page, now)
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {

@@ -36,7 +36,7 @@ pub use action_predictor::{ActionPredictor, Counters};
 pub use config::{Audits, Config, Mode};
 pub use flow_predictor::{FlowConfig, FlowPredictor, chance};
 pub use majority_trend::MajorityTrend;
-pub use predictor::{Ended, Phase, Predictor, PushOrder, Verdict};
+pub use predictor::{Ended, Phase, Predictor, PushOrder, Reader, Verdict};
 pub use readahead::LinuxReadahead;
 pub use replay::{CostModel, Evaluation, Visible, evaluate};
 pub use speculation::{SURE, Speculation};

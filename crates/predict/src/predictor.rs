@@ -1,5 +1,6 @@
 //! The trait of all predictors.
 
+use profile::Teacher;
 use units::{ActionId, Moment, PageId, Token};
 
 /// What a token is doing, as SYSFLOW names it.
@@ -61,6 +62,22 @@ pub struct Ended {
     /// The set's actions changed: save it, and remake this action's bundle. Use counts alone do not
     /// set this.
     pub changed: bool,
+}
+
+/// Whose run it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// As whom it teaches.
+    pub teacher: Teacher,
+    /// Whether anything is learned of it.
+    pub teaches: bool,
+}
+
+impl Default for Reader {
+    /// Nobody in particular, who teaches.
+    fn default() -> Reader {
+        Reader { teacher: Teacher::ANYBODY, teaches: true }
+    }
 }
 
 /// A predictor: touches in, push orders out. Deterministic; every table bounded.

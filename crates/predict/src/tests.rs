@@ -10,6 +10,7 @@ mod properties;
 mod provider;
 mod siblings;
 mod streaming;
+mod teachers;
 
 use std::time::Duration;
 

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use units::{ActionId, PageId, SEGMENT_PAGES_MAX, SegmentIndex};
 
+use crate::Teacher;
+
 /// The ordered pages that one task of one program touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
@@ -28,6 +30,8 @@ pub struct Action {
     pub runs: u32,
     /// The last exact run changed little, so its pages are worth a bundle.
     pub stable: bool,
+    /// Whose runs taught it.
+    pub teacher: Teacher,
     /// Pages in first-touch order, without duplicates, never empty.
     pub pages: Vec<PageId>,
     /// Bookkeeping of each page, in the order of `pages`.

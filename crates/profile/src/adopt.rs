@@ -3,7 +3,7 @@
 use units::PageId;
 
 use crate::merge::likeness;
-use crate::{Action, ActionSet, MergeConfig, first_touches};
+use crate::{Action, ActionSet, MergeConfig, Teacher, first_touches};
 
 /// Part of an action (percent) that must be found for the rest to be worth pushing.
 const PLACED_PERCENT_MIN: usize = 50;
@@ -44,7 +44,9 @@ impl ActionSet {
         for action in other.ranked().into_iter().take(ACTIONS_MAX) {
             let Some(pages) = placed(action, config, same_percent, &mut place) else { continue };
             let Some(first) = pages.first().filter(|_| pages.len() <= room) else { continue };
-            let variants = self.variants(*first);
+            let mut variants = self.variants(*first);
+            // What others taught must keep nothing out.
+            variants.retain(|known| [action.teacher, Teacher::ANYBODY].contains(&known.teacher));
             let is_known =
                 |known: &&Action| known.id.0 < before && likeness(known, &pages, config.overlap_percent).is_some();
             if variants.iter().any(is_known)
@@ -56,6 +58,7 @@ impl ActionSet {
             room -= pages.len();
             let taken = self.insert(pages, action.runs.min(1));
             let is_proven = action.pushes > 0;
+            taken.teacher = action.teacher;
             (taken.uses, taken.score) = (action.uses.clamp(1, 2), action.score >> u32::from(is_proven));
             adopted.push(taken.id);
         }

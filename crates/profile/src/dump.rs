@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use units::SegmentIndex;
 
-use crate::{Action, ActionSet, VERSION};
+use crate::{Action, ActionSet, Teacher, VERSION};
 
 /// Writes `set` as text: a line an action, a line a segment. A page is `inode:index`; neighbours
 /// are written as a range; a page carries `+` if a run that was not exact added it and `-` for each
@@ -19,7 +19,11 @@ pub fn dump(set: &ActionSet, out: &mut dyn Write) -> fmt::Result {
         let Action { id, revision, uses, pushes, score, last_used, runs, stable, .. } = action;
         let stable = if *stable { "stable" } else { "learning" };
         write!(out, "action {id} revision {revision} {stable} runs {runs} uses {uses} pushes {pushes} ")?;
-        writeln!(out, "score {score} last-used {last_used} pages {}", action.pages.len())?;
+        write!(out, "score {score} last-used {last_used} ")?;
+        if action.teacher != Teacher::ANYBODY {
+            write!(out, "teacher {:016x} ", action.teacher.0)?;
+        }
+        writeln!(out, "pages {}", action.pages.len())?;
         for segment in 0..action.segments() {
             write!(out, "  segment {segment}:")?;
             dump_segment(action, SegmentIndex(segment), out)?;

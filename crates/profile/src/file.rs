@@ -7,7 +7,7 @@ use units::{ActionId, ImageId, InodeId, PageId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::{self, FileHeader};
-use crate::{Action, ActionSet, PageMark, ProfileError};
+use crate::{Action, ActionSet, PageMark, ProfileError, Teacher};
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,9 @@ fn hash(header: &FileHeader, payload: &[u8]) -> [u8; 32] {
 }
 
 fn encode_action(action: &Action, out: &mut Vec<u8>) {
-    out.push(if action.stable { format::FLAG_STABLE } else { 0 });
+    let is_taught = action.teacher != Teacher::ANYBODY;
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    out.push(flag(action.stable, format::FLAG_STABLE) | flag(is_taught, format::FLAG_TEACHER));
     let numbers = [
         action.id.0,
         action.revision.into(),
@@ -143,11 +145,12 @@ fn encode_action(action: &Action, out: &mut Vec<u8>) {
         action.score.into(),
         action.last_used,
         action.runs.into(),
-        action.pages.len() as u64,
     ];
-    for number in numbers {
-        varint::put(out, number);
+    numbers.into_iter().for_each(|number| varint::put(out, number));
+    if is_taught {
+        varint::put(out, action.teacher.0);
     }
+    varint::put(out, action.pages.len() as u64);
     let mut last = PageId::default();
     for (page, mark) in action.pages.iter().zip(&action.marks) {
         varint::put(out, varint::zigzag(i64::from(page.inode.0) - i64::from(last.inode.0)));
@@ -187,7 +190,7 @@ fn decode_action(
     header: &FileHeader,
     limits: &Limits,
 ) -> Result<Action, ProfileError> {
-    let flags = cursor.number("flags", u64::from(format::FLAG_STABLE))?;
+    let flags = cursor.number("flags", u64::from(format::FLAG_STABLE | format::FLAG_TEACHER))?;
     let start = cursor.offset();
     let id = cursor.number("id", u64::MAX)?;
     if id <= last_id || id >= header.next_id.get() {
@@ -202,6 +205,15 @@ fn decode_action(
     let last_used = cursor.number("last_used", header.clock.get())?;
     let runs = cursor.number("runs", u32::MAX.into())? as u32;
     let start = cursor.offset();
+    let teacher = match flags & u64::from(format::FLAG_TEACHER) {
+        0 => Teacher::ANYBODY,
+        _ => Teacher(cursor.number("teacher", u64::MAX)?),
+    };
+    if flags & u64::from(format::FLAG_TEACHER) != 0 && teacher == Teacher::ANYBODY {
+        let rule = "it is left out when it is zero";
+        return Err(ProfileError::Value { offset: start, field: "teacher", found: 0, rule });
+    }
+    let start = cursor.offset();
     let page_count = cursor.number("page count", u64::MAX)?;
     if page_count == 0 {
         let rule = "an action has at least one page";
@@ -214,7 +226,7 @@ fn decode_action(
     let id = ActionId(id);
     let (pages, marks) = decode_pages(cursor, id, page_count as usize)?;
     let stable = flags & u64::from(format::FLAG_STABLE) != 0;
-    Ok(Action { id, revision, uses, pushes, score, last_used, runs, stable, pages, marks })
+    Ok(Action { id, revision, uses, pushes, score, last_used, runs, stable, teacher, pages, marks })
 }
 
 fn decode_pages(

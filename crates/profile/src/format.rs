@@ -44,6 +44,9 @@ pub const COUNTER_MAX: u64 = (1 << 63) - 1;
 /// Bit of an action's flag byte: it is stable.
 pub const FLAG_STABLE: u8 = 1;
 
+/// Bit of an action's flag byte: its teacher follows the number of runs.
+pub const FLAG_TEACHER: u8 = 2;
+
 /// Bit of a page mark: the page is an extra.
 pub const MARK_EXTRA: u64 = 1;
 /// Bit of a page mark: the number of exact runs that missed the page follows, 1 to 255; without it

@@ -37,6 +37,7 @@ mod merge;
 mod order;
 pub mod plan;
 mod set;
+mod teachers;
 mod weave;
 
 pub use action::{Action, PageMark};
@@ -49,6 +50,7 @@ pub use hot::{Hot, HotFile, HotFit, HotPage, HotRun, Names};
 pub use merge::{Extra, MergeConfig, overlap_percent};
 pub use order::{Order, first_touches, orders};
 pub use set::{ActionSet, Change, Outcome};
+pub use teachers::Teacher;
 
 #[cfg(test)]
 mod tests;

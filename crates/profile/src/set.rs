@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use units::{ActionId, ImageId, PageId};
 
 use crate::merge::{self, Extra, MergeConfig, likeness};
-use crate::{Action, PageMark, first_touches};
+use crate::{Action, PageMark, Teacher, first_touches};
 
 /// The actions of one image, bounded by a [`MergeConfig`] whenever they change. Deterministic:
 /// equal calls give equal sets.
@@ -19,9 +19,11 @@ pub struct ActionSet {
     /// First pages whose next run should be seen exactly, the one noted longest ago first. A queue,
     /// so that nobody who fills it keeps others out. With how many runs may be seen for it. Not
     /// saved.
-    pub(crate) doubted: VecDeque<(PageId, u32)>,
+    pub(crate) doubted: VecDeque<((Teacher, PageId), u32)>,
     /// Actions whose last run that strayed was seen exactly and had nothing new. Not saved.
-    pub(crate) in_vain: BTreeMap<ActionId, InVain>,
+    pub(crate) in_vain: BTreeMap<(Teacher, ActionId), InVain>,
+    /// Whose runs are learned just now. Not saved.
+    pub(crate) teacher: Teacher,
 }
 
 /// How often a run that strays from an action need not be seen.
@@ -67,7 +69,7 @@ pub struct Change {
 }
 
 impl Change {
-    const NOTHING: Change = Change { outcome: Outcome::Nothing, action: None, removed: Vec::new() };
+    pub(crate) const NOTHING: Change = Change { outcome: Outcome::Nothing, action: None, removed: Vec::new() };
 }
 
 impl ActionSet {
@@ -80,6 +82,7 @@ impl ActionSet {
             actions: BTreeMap::new(),
             doubted: VecDeque::new(),
             in_vain: BTreeMap::new(),
+            teacher: Teacher::ANYBODY,
         }
     }
 
@@ -113,13 +116,6 @@ impl ActionSet {
         self.actions.values()
     }
 
-    /// All actions, the most recently used first.
-    pub fn ranked(&self) -> Vec<&Action> {
-        let mut all: Vec<&Action> = self.iter().collect();
-        all.sort_by(|one, other| other.last_used.cmp(&one.last_used).then(one.id.cmp(&other.id)));
-        all
-    }
-
     /// Variants that start with `page`, the best guess first.
     pub fn variants(&self, page: PageId) -> Vec<&Action> {
         let mut found: Vec<&Action> = self.iter().filter(|action| action.first_page() == page).collect();
@@ -127,11 +123,14 @@ impl ActionSet {
         found
     }
 
-    /// Counts a run that followed `id`.
+    /// Counts a run that followed `id`, among the variants of its teacher. Of those of other
+    /// teachers it is not counted.
     pub fn credit(&mut self, id: ActionId) {
-        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
+        let Some(credited) = self.actions.get(&id).filter(|action| self.is_trusted(action)) else { return };
+        let (first, teacher) = (credited.first_page(), credited.teacher);
         self.clock += 1;
-        for action in self.actions.values_mut().filter(|action| action.first_page() == first) {
+        let is_variant = |action: &&mut Action| action.first_page() == first && action.teacher == teacher;
+        for action in self.actions.values_mut().filter(is_variant) {
             action.score -= action.score / 4;
             if action.id == id {
                 action.score += Action::SCORE_USE;
@@ -143,9 +142,11 @@ impl ActionSet {
 
     /// Makes `id` the best guess of its first page: the uses of its other variants count little.
     pub fn prefer(&mut self, id: ActionId) {
-        let Some(preferred) = self.actions.get(&id) else { return };
-        let (first, most) = (preferred.first_page(), preferred.score / PREFERRED);
-        for action in self.actions.values_mut().filter(|action| action.id != id && action.first_page() == first) {
+        let Some(preferred) = self.actions.get(&id).filter(|action| self.is_own(action)) else { return };
+        let (first, teacher, most) = (preferred.first_page(), preferred.teacher, preferred.score / PREFERRED);
+        let is_other =
+            |action: &&mut Action| action.id != id && action.first_page() == first && action.teacher == teacher;
+        for action in self.actions.values_mut().filter(is_other) {
             action.score = action.score.min(most);
         }
     }
@@ -153,8 +154,10 @@ impl ActionSet {
     /// Counts the pushes of the other variants of its first page as those of `id`, so that its
     /// audits go on as theirs would.
     pub fn inherit_pushes(&mut self, id: ActionId) {
-        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
-        let variants = self.actions.values().filter(|action| action.first_page() == first);
+        let Some(known) = self.actions.get(&id).filter(|action| self.is_own(action)) else { return };
+        let (first, teacher) = (known.first_page(), known.teacher);
+        let is_variant = |action: &&Action| action.first_page() == first && action.teacher == teacher;
+        let variants = self.actions.values().filter(is_variant);
         let pushes = variants.map(|action| action.pushes).max().unwrap_or(0);
         self.actions.entry(id).and_modify(|action| action.pushes = pushes);
     }
@@ -162,24 +165,27 @@ impl ActionSet {
     /// Notes that what is known of runs that begin with `first` did not fit: up to `runs` of them
     /// should be seen exactly.
     pub fn doubt(&mut self, first: PageId, runs: u32) {
-        if runs == 0 || self.doubted.iter().any(|(page, _)| *page == first) {
+        let key = (self.teacher, first);
+        if runs == 0 || self.doubted.iter().any(|(known, _)| *known == key) {
             return;
         }
         if self.doubted.len() >= DOUBTED_MAX {
-            self.doubted.pop_front();
+            let own = self.doubted.iter().position(|((teacher, _), _)| *teacher == self.teacher);
+            self.doubted.remove(own.unwrap_or(0));
         }
-        self.doubted.push_back((first, runs));
+        self.doubted.push_back((key, runs));
     }
 
     /// How many runs should be seen by what was noted, 0 by default; it is noted no more.
     pub fn take_doubt(&mut self, first: PageId) -> u32 {
-        let place = self.doubted.iter().position(|(page, _)| *page == first);
+        let key = (self.teacher, first);
+        let place = self.doubted.iter().position(|(known, _)| *known == key);
         place.and_then(|place| self.doubted.remove(place)).map_or(0, |(_, runs)| runs)
     }
 
     /// Whether a run that strays from `id` should be seen exactly from there on.
     pub fn takes_stray(&mut self, id: ActionId) -> bool {
-        let Some(in_vain) = self.in_vain.get_mut(&id) else { return true };
+        let Some(in_vain) = self.in_vain.get_mut(&(self.teacher, id)) else { return true };
         let is_due = in_vain.left == 0;
         in_vain.left = in_vain.left.saturating_sub(1);
         is_due
@@ -189,29 +195,23 @@ impl ActionSet {
     /// is seen, each time twice as long.
     pub fn saw_stray(&mut self, id: ActionId, taught: bool) {
         if taught {
-            self.in_vain.remove(&id);
+            self.in_vain.remove(&(self.teacher, id));
             return;
         }
-        self.in_vain.retain(|id, _| self.actions.contains_key(id));
-        let in_vain = self.in_vain.entry(id).or_default();
+        self.in_vain.retain(|(_, id), _| self.actions.contains_key(id));
+        let in_vain = self.in_vain.entry((self.teacher, id)).or_default();
         in_vain.runs = (in_vain.runs * 2 + 1).min(UNSEEN_MAX);
         in_vain.left = in_vain.runs;
     }
 
     /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is
-    /// no such action.
+    /// no such action, or only another teacher has it.
     pub fn count_push(&mut self, id: ActionId) -> u64 {
-        self.actions.get_mut(&id).map_or(0, |action| {
+        let is_trusted = self.get(id).is_some_and(|action| self.is_trusted(action));
+        self.actions.get_mut(&id).filter(|_| is_trusted).map_or(0, |action| {
             action.pushes = action.pushes.saturating_add(1);
             action.pushes
         })
-    }
-
-    /// Removes the action used longest ago, and says which it was.
-    pub fn remove_oldest(&mut self) -> Option<ActionId> {
-        let id = self.iter().min_by_key(|action| (action.last_used, action.id))?.id;
-        self.actions.remove(&id);
-        Some(id)
     }
 
     /// Learns an exact run: refines the action that starts with the same page and overlaps it
@@ -220,6 +220,9 @@ impl ActionSet {
     pub fn learn(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
         let run = first_touches(run, config.action_pages_max);
         match self.nearest(&run, config) {
+            Some(id) if !self.is_own(&self.actions[&id]) => {
+                self.change_copy(id, config, |copy| Outcome::Refined(merge::refine(copy, &run, config)))
+            }
             Some(id) => {
                 let action = self.actions.get_mut(&id).expect("a variant is in the set");
                 let outcome = Outcome::Refined(merge::refine(action, &run, config));
@@ -244,7 +247,8 @@ impl ActionSet {
             likeness(action, &first_touches(&run, config.action_pages_max), config.overlap_percent).is_some()
         };
         let is_new = |first: &PageId, hidden: &HashSet<PageId>| {
-            self.variants(*first).into_iter().all(|action| !may_be_of(action, hidden))
+            let known = self.variants(*first).into_iter().filter(|action| self.is_trusted(action));
+            known.into_iter().all(|action| !may_be_of(action, hidden))
         };
         match (run.first(), hidden) {
             (Some(first), Some(hidden)) if is_new(first, hidden) => self.create(run, 0, config),
@@ -278,6 +282,9 @@ impl ActionSet {
 
     /// Adds pages that a run of `id` missed while pushes hid other touches. Never removes a page.
     pub fn extend(&mut self, id: ActionId, extras: &[Extra], config: &MergeConfig) -> Change {
+        if self.get(id).is_some_and(|action| !self.is_own(action)) {
+            return self.change_copy(id, config, |copy| Outcome::Extended(merge::extend(copy, extras, config)));
+        }
         let Some(action) = self.actions.get_mut(&id) else { return Change::NOTHING };
         match merge::extend(action, extras, config) {
             0 => Change { action: Some(id), ..Change::NOTHING },
@@ -291,22 +298,20 @@ impl ActionSet {
     /// The variant of the run's first page that it is a run of: the one most alike, of equal ones
     /// the best ranked.
     fn nearest(&self, run: &[PageId], config: &MergeConfig) -> Option<ActionId> {
-        let variants = self.variants(*run.first()?).into_iter();
-        let alike = variants.filter_map(|action| Some((likeness(action, run, config.overlap_percent)?, action.id)));
-        alike.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
+        let first = run.first()?;
+        let mut common = self.variants(*first);
+        common.retain(|action| self.is_trusted(action));
+        let nearest_of = |variants: Vec<&Action>| {
+            let variants = variants.into_iter();
+            let alike = variants.filter_map(|action| Some((likeness(action, run, config.overlap_percent)?, action.id)));
+            alike.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
+        };
+        nearest_of(self.own_variants(*first)).or_else(|| nearest_of(common))
     }
 
     /// Adds an action that was taught by so many exact runs, or by one that was not.
     fn create(&mut self, pages: Vec<PageId>, runs: u32, config: &MergeConfig) -> Change {
-        let mut removed = Vec::new();
-        let variants = self.variants(pages[0]);
-        // The worst guesses of this first page make room.
-        for action in variants.iter().skip(config.variants_max.max(1) - 1) {
-            removed.push(action.id);
-        }
-        for id in &removed {
-            self.actions.remove(id);
-        }
+        let mut removed = self.make_room_for_variant(pages[0], config);
         let id = self.insert(pages, runs).id;
         self.credit(id);
         removed.extend(self.make_room(config, id));
@@ -327,23 +332,9 @@ impl ActionSet {
             last_used: 0,
             runs,
             stable: false,
+            teacher: self.teacher,
             pages,
             marks,
         })
-    }
-
-    /// Removes the least recently used actions, never `keep`, until all bounds hold.
-    fn make_room(&mut self, config: &MergeConfig, keep: ActionId) -> Vec<ActionId> {
-        let mut pages_total = self.pages_total();
-        let mut removed = Vec::new();
-        while self.actions.len() > config.actions_max || pages_total > config.pages_total_max {
-            let oldest =
-                self.iter().filter(|action| action.id != keep).min_by_key(|action| (action.last_used, action.id));
-            let Some((id, pages)) = oldest.map(|action| (action.id, action.pages.len())) else { break };
-            self.actions.remove(&id);
-            pages_total -= pages;
-            removed.push(id);
-        }
-        removed
     }
 }

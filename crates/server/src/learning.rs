@@ -2,11 +2,12 @@
 //!
 //! Everything that devices touch is recorded, so they decide how much there is to keep. Memory is
 //! taken as it grows. When there is none, the runs that have been idle for longest end, and the
-//! actions used longest ago are forgotten. That loses predictions, never bytes.
+//! actions used longest ago are forgotten. Those of the principal who
+//! has the most go first. That loses predictions, never bytes.
 
 use std::ops::{Deref, DerefMut};
 
-use predict::{ActionPredictor, Predictor, Verdict};
+use predict::{ActionPredictor, Predictor, Reader, Verdict};
 use units::{Moment, PageId, Token};
 
 use crate::account::Reserved;
@@ -32,9 +33,9 @@ impl Learning {
         Learning { predictor, memory }
     }
 
-    /// As [`Predictor::touch`].
-    pub fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
-        let verdict = self.predictor.touch(token, page, now);
+    /// As [`ActionPredictor::touch_of`].
+    pub fn touch(&mut self, reader: Reader, token: Token, page: PageId, now: Moment) -> Verdict {
+        let verdict = self.predictor.touch_of(reader, token, page, now);
         let bytes = self.predictor.memory_bytes();
         if bytes > self.memory.bytes() && !self.memory.grow_to(bytes + STEP_BYTES) {
             self.predictor.shrink_to(self.memory.bytes());

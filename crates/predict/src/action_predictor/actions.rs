@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use profile::{Action, ActionSet, Change, Outcome};
+use profile::{Action, ActionSet, Change, Outcome, Teacher};
 use units::{ActionId, PageId};
 
+use crate::Reader;
 use crate::action_pages::ActionPages;
 use crate::index::Index;
 use crate::siblings::{Sibling, Siblings};
@@ -17,6 +18,7 @@ const PAGE_BYTES: usize = 56;
 ///
 /// Invariants:
 /// - The index has the pages of every action of the set, in its present revision.
+/// - `reader` is whom the set takes for the teacher.
 /// - `pages` is the sum of the pages of all actions.
 /// - An action that changed or was removed since the last [`Actions::take_changed`] is in
 ///   `changed`.
@@ -26,11 +28,18 @@ pub(super) struct Actions {
     index: Index,
     pages: usize,
     changed: BTreeSet<ActionId>,
+    reader: Reader,
 }
 
 impl Actions {
     pub fn new(set: ActionSet) -> Actions {
-        Actions { index: Index::new(&set), pages: set.pages_total(), set, changed: BTreeSet::new() }
+        Actions {
+            index: Index::new(&set),
+            pages: set.pages_total(),
+            set,
+            changed: BTreeSet::new(),
+            reader: Reader::default(),
+        }
     }
 
     pub fn set(&self) -> &ActionSet {
@@ -40,6 +49,22 @@ impl Actions {
     /// Memory that it takes, in bytes, roughly.
     pub fn memory_bytes(&self) -> usize {
         self.pages * PAGE_BYTES
+    }
+
+    /// From now on this one's run is looked at. Whose was until now.
+    pub fn read_as(&mut self, reader: Reader) -> Reader {
+        self.set.teach_as(reader.teacher);
+        std::mem::replace(&mut self.reader, reader)
+    }
+
+    /// Whose run is looked at.
+    pub fn reader(&self) -> Reader {
+        self.reader
+    }
+
+    /// Whether the action is the present teacher's own, or everybody's.
+    pub fn is_trusted(&self, id: ActionId) -> bool {
+        self.set.get(id).is_some_and(|action| self.set.is_trusted(action))
     }
 
     /// Actions changed or removed since the last call.
@@ -79,16 +104,31 @@ impl Actions {
         self.pages = self.set.pages_total();
     }
 
-    /// Of the actions given, the one with the best rank.
+    /// Of the actions given, the best one that the present teacher trusts: its own before those of
+    /// everybody, then by rank.
     fn best(&self, candidates: impl IntoIterator<Item = ActionId>) -> Option<Arc<ActionPages>> {
-        let actions = candidates.into_iter().filter_map(|id| self.set.get(id));
-        let best: Option<&Action> = actions.max_by(|one, other| one.rank(other));
+        self.best_of(candidates, |action| self.set.is_trusted(action))
+    }
+
+    fn best_of(
+        &self,
+        candidates: impl IntoIterator<Item = ActionId>,
+        may_be: impl Fn(&Action) -> bool,
+    ) -> Option<Arc<ActionPages>> {
+        let actions = candidates.into_iter().filter_map(|id| self.set.get(id)).filter(|action| may_be(action));
+        let is_own = |action| self.set.is_own(action);
+        let best = actions.max_by(|one, other| is_own(one).cmp(&is_own(other)).then(one.rank(other)));
         best.and_then(|action| self.index.get(action.id)).cloned()
     }
 
     /// Whether an action starts with `page`.
     pub fn is_start(&self, page: PageId) -> bool {
-        !self.index.starters(page).is_empty()
+        self.index.starters(page).iter().any(|id| self.is_trusted(*id))
+    }
+
+    /// The best action that starts with `page`; one that others taught if there is none else.
+    pub fn best_start_of_all(&self, page: PageId) -> Option<Arc<ActionPages>> {
+        self.best_start(page).or_else(|| self.best_of(self.index.starters(page).iter().copied(), |_| true))
     }
 
     /// The best action that starts with `page`.
@@ -102,11 +142,17 @@ impl Actions {
         self.best(starters.filter(|id| self.index.get(*id).is_some_and(|action| fits(action))))
     }
 
-    /// The actions that begin with the same page as `action`, at their first page.
+    /// The actions of the same teacher that begin with the same page as `action`, at their first
+    /// page.
     pub fn siblings(&self, action: &ActionPages) -> Siblings {
-        let own = self.set.get(action.id).map_or(0, |action| action.score);
+        let followed = self.set.get(action.id);
+        let own = followed.map_or(0, |action| action.score);
+        let is_alike = |other: &&Action| {
+            let teacher = followed.map_or(Teacher::ANYBODY, |followed| followed.teacher);
+            other.teacher == teacher || followed.is_some_and(|it| self.set.is_own(it)) && self.set.is_own(other)
+        };
         let starters = self.index.starters(action.pages[0]).iter().filter(|id| **id != action.id);
-        let mut others: Vec<&Action> = starters.filter_map(|id| self.set.get(*id)).collect();
+        let mut others: Vec<&Action> = starters.filter_map(|id| self.set.get(*id)).filter(is_alike).collect();
         others.sort_by(|one, other| other.rank(one));
         let sibling = |other: &Action| Some(Sibling::new(Arc::clone(self.index.get(other.id)?), other.score));
         Siblings::new(own, others.into_iter().filter_map(sibling).collect())
@@ -135,7 +181,7 @@ impl Actions {
     pub fn explaining(&self, misses: &[PageId]) -> Option<(Arc<ActionPages>, u32)> {
         let mut held: BTreeMap<ActionId, usize> = BTreeMap::new();
         for page in misses {
-            for id in self.index.holders(*page) {
+            for id in self.index.holders(*page).iter().filter(|id| self.is_trusted(**id)) {
                 *held.entry(*id).or_default() += 1;
             }
         }

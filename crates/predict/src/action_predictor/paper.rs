@@ -34,7 +34,7 @@ impl ActionPredictor {
     }
 
     fn paper_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
-        match self.actions.best_start(page) {
+        match self.actions.best_start_of_all(page) {
             Some(action) => {
                 run.record_anew(vec![page]);
                 run.state = State::Follow(Follow::new(action, 0, 0));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use units::{ActionId, Moment, PageId};
 
-use crate::Phase;
 use crate::action_pages::ActionPages;
 use crate::follow::Follow;
+use crate::{Phase, Reader};
 
 /// Spans of pages that are kept of what a run was pushed. One with more is not learned as new.
 const HIDDEN_MAX: usize = 16;
@@ -17,6 +17,8 @@ const HIDDEN_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub state: State,
+    /// For whom it is predicted, and whether he teaches.
+    pub reader: Reader,
     /// Key in the table of idle tokens.
     pub last_touch: (Moment, u64),
     /// First touches in order: of a construct, or of an audit from its start.

@@ -55,10 +55,10 @@ impl ActionPredictor {
 
     fn stream_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
         run.first = Some(page);
-        run.doubted = self.actions.note(|set| set.take_doubt(page));
+        run.doubted = if self.actions.reader().teaches { self.actions.note(|set| set.take_doubt(page)) } else { 0 };
         run.audited = run.doubted > 0;
         self.counters.audits += u64::from(run.audited);
-        if let Some(action) = self.actions.best_start(page) {
+        if let Some(action) = self.actions.best_start_of_all(page) {
             return self.start(run, action, vec![page]);
         }
         run.record_anew(vec![page]);
@@ -94,7 +94,8 @@ impl ActionPredictor {
         // A run that had pages pushed cannot be exact any more, so it does not count towards the
         // next audit. One that was audited so far stays so to its end, and its record goes on.
         let goes_on = run.audited && !run.recorded.is_empty();
-        if !run.pushed {
+        // What others taught stays as they taught it.
+        if !run.pushed && self.actions.reader().teaches && self.actions.is_trusted(follow.action.id) {
             let push = self.actions.note(|set| set.count_push(follow.action.id));
             let may_lack = self.action(follow.action.id).is_some_and(Action::may_lack_pages);
             let audited =
@@ -183,7 +184,7 @@ impl ActionPredictor {
     /// has moved, in the middle of the action. Of runs that vary here and there few are audited.
     fn audit_rest(&mut self, run: &mut Run, follow: &Follow) {
         let is_known = follow.proven() && !follow.found && follow.start == 0;
-        if run.audited || !is_known || self.config.frozen || self.config.audits.first == 0 {
+        if run.audited || !is_known || self.is_frozen() || self.config.audits.first == 0 {
             return;
         }
         let from = follow.action.id;

@@ -99,17 +99,18 @@ impl Graphs {
     }
 
     /// A page is touched. Makes a graph for an unknown file, or lengthens that of a file that grew,
-    /// as far as that is allowed.
-    pub fn touch(&mut self, page: PageId, config: &FlowConfig) {
+    /// as far as that is allowed, and if whoever touches it `teaches`.
+    pub fn touch(&mut self, page: PageId, teaches: bool, config: &FlowConfig) {
         self.touches += 1;
         let file_bytes = (u64::from(page.index) + 1) * u64::from(config.page_bytes);
         if let Some(known) = self.graphs.get_mut(&page.inode) {
             known.touched = self.touches;
-            if known.graph.updates == Updates::Live && known.graph.layout().file_bytes() < file_bytes {
+            if teaches && known.graph.updates == Updates::Live && known.graph.layout().file_bytes() < file_bytes {
                 // A file too large for its block size keeps the graph of its beginning.
                 let _ = known.graph.resize(file_bytes);
             }
-        } else if config.learned_max > 0
+        } else if teaches
+            && config.learned_max > 0
             && !self.is_forgotten(page.inode)
             && let Ok(layout) = Layout::new(config.page_bytes, file_bytes)
         {

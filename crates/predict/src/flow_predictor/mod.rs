@@ -31,7 +31,7 @@ pub use self::config::FlowConfig;
 use self::graphs::Graphs;
 use self::run::{FilePosition, Run};
 use self::runs::Runs;
-use crate::{Ended, Phase, Predictor, PushOrder, SURE, Verdict};
+use crate::{Ended, Phase, Predictor, PushOrder, Reader, SURE, Verdict};
 
 /// Files in which a token has a position at a time; the one touched longest ago goes. A program
 /// that reads from more files at once jumps too much for a window.
@@ -138,12 +138,12 @@ impl FlowPredictor {
         self.runs.memory_bytes() + self.graphs.memory_bytes()
     }
 
-    /// A touch by a token of `owner`, against whom its memory counts: who has much makes room
+    /// A touch by a token of `reader`, against whom its memory counts: who has much makes room
     /// first.
-    pub fn touch_of(&mut self, owner: u64, token: Token, page: PageId, now: Moment) -> Verdict {
-        self.graphs.touch(page, &self.config);
+    pub fn touch_of(&mut self, reader: Reader, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.graphs.touch(page, reader.teaches, &self.config);
         let mut run = self.runs.take(token).unwrap_or_default();
-        (run.owner, run.at) = (owner, now);
+        (run.reader, run.at) = (reader, now);
         let confirmed = run.is_following();
         let (cancel, push) = self.step(&mut run, page);
         let phase = match (run.is_following(), confirmed) {
@@ -259,7 +259,9 @@ impl FlowPredictor {
         let first =
             graph.entry().iter().any(|edge| pages_of(graph, self.config.page_bytes, edge.to).contains(&page.index));
         let before = run.files.iter().find(|file| file.inode == page.inode).map(|file| file.touched);
-        self.observe(&relation, before, page);
+        if run.reader.teaches {
+            self.observe(&relation, before, page);
+        }
         run.touched(page, FILES_MAX);
         match relation {
             Relation::Sure(position, _) => {
@@ -339,7 +341,7 @@ fn pages_of(graph: &FlowGraph, page_bytes: u32, block: u32) -> std::ops::Range<u
 
 impl Predictor for FlowPredictor {
     fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
-        self.touch_of(0, token, page, now)
+        self.touch_of(Reader::default(), token, page, now)
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {

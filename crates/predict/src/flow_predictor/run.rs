@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use units::{InodeId, Moment, PageId};
 
-use crate::{PushOrder, SURE};
+use crate::{PushOrder, Reader, SURE};
 
 /// Pages that are known to be with the token, beside those of its order: 32 MiB of pages, in about
 /// 130 KB of memory. Beyond, all are forgotten and the next order begins a sequence, of which the
@@ -30,8 +30,8 @@ pub(super) struct FilePosition {
 /// `progress` is at most the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// Whose it is.
-    pub owner: u64,
+    /// Whose it is, and whether anything is learned of it.
+    pub reader: Reader,
     /// Key in the table of tokens by their last touch.
     pub touch_number: u64,
     /// Moment of the last touch.

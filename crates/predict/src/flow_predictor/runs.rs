@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use profile::Teacher;
 use units::Token;
 
 use super::config::FlowConfig;
@@ -16,7 +17,7 @@ use super::run::Run;
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     runs: HashMap<Token, Run>,
-    bytes: HashMap<u64, usize>,
+    bytes: HashMap<Teacher, usize>,
     oldest: BTreeMap<u64, Token>,
     touches: u64,
 }
@@ -42,10 +43,10 @@ impl Runs {
     pub fn take(&mut self, token: Token) -> Option<Run> {
         let run = self.runs.remove(&token)?;
         self.oldest.remove(&run.touch_number);
-        if let Some(bytes) = self.bytes.get_mut(&run.owner) {
+        if let Some(bytes) = self.bytes.get_mut(&run.reader.teacher) {
             *bytes -= run.memory_bytes;
             if *bytes == 0 {
-                self.bytes.remove(&run.owner);
+                self.bytes.remove(&run.reader.teacher);
             }
         }
         Some(run)
@@ -58,13 +59,13 @@ impl Runs {
         run.touch_number = self.touches;
         run.weigh();
         self.oldest.insert(run.touch_number, token);
-        *self.bytes.entry(run.owner).or_default() += run.memory_bytes;
+        *self.bytes.entry(run.reader.teacher).or_default() += run.memory_bytes;
         self.runs.insert(token, run);
         while self.runs.len() > config.tokens_max.max(1)
             || (self.runs.len() > 1 && self.memory_bytes() > config.token_bytes_max)
         {
             let most = self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map(|(owner, _)| *owner);
-            let theirs = |token: &&Token| self.runs.get(token).map(|run| run.owner) == most;
+            let theirs = |token: &&Token| self.runs.get(token).map(|run| run.reader.teacher) == most;
             let Some(oldest) = self.oldest.values().find(theirs).copied() else { return };
             self.take(oldest);
         }

@@ -1,13 +1,17 @@
 //! Flow graphs as a predictor: paths as actions, searches, scenes, several files, bounds.
 
-use profile::Order;
 use profile::flow::{Edge, FlowGraph, Layout, Updates, text};
+use profile::{Order, Teacher};
 use units::{Rng, SplitMix64};
 
 use super::*;
-use crate::{CostModel, Evaluation, FlowConfig, FlowPredictor, LinuxReadahead, Visible, evaluate};
+use crate::{CostModel, Evaluation, FlowConfig, FlowPredictor, LinuxReadahead, Reader, Visible, evaluate};
 
 const TOKEN: Token = Token(1);
+
+fn reader(number: u64) -> Reader {
+    Reader { teacher: Teacher(number), teaches: true }
+}
 
 fn graph(lines: &str) -> FlowGraph {
     text::parse(&format!("flow 1\n{lines}")).unwrap()
@@ -224,21 +228,37 @@ fn regress_graphs_touched_longest_ago_make_room_for_others() {
 }
 
 #[test]
+fn who_may_not_teach_is_pushed_to_and_teaches_no_graph() {
+    let mut predictor = FlowPredictor::new(FlowConfig { learned_max: 8, ..FlowConfig::default() });
+    let pupil = Reader { teaches: false, ..reader(1) };
+    let run = |predictor: &mut FlowPredictor, reader, token| {
+        let touches = (0..40u32).map(|number| predictor.touch_of(reader, token, page(number * 3), Moment(5)).push);
+        touches.flatten().count()
+    };
+    run(&mut predictor, pupil, Token(1));
+    assert!(predictor.graph(InodeId(1)).is_none());
+    (2..5).for_each(|token| _ = run(&mut predictor, reader(1), Token(token)));
+    predictor.take_changed();
+    assert!(run(&mut predictor, pupil, Token(9)) > 0);
+    assert_eq!(predictor.take_changed(), []);
+}
+
+#[test]
 fn regress_who_has_many_tokens_does_not_displace_those_of_others() {
     let config = FlowConfig { token_bytes_max: 100_000, ..FlowConfig::default() };
     let mut predictor = FlowPredictor::new(config);
     predictor.insert(InodeId(1), search_graph());
     let mut rng = SplitMix64(9);
-    predictor.touch_of(1, Token(7), page(128), Moment(5));
+    predictor.touch_of(reader(1), Token(7), page(128), Moment(5));
     for number in 100..1000 {
         for _ in 0..10 {
-            predictor.touch_of(2, Token(number), page(rng.below(256) as u32), Moment(5));
+            predictor.touch_of(reader(2), Token(number), page(rng.below(256) as u32), Moment(5));
         }
     }
     assert!(predictor.tokens() > 2, "{}", predictor.tokens());
     // It goes on where it was: had it been forgotten, it would be found anew, which begins an
     // order.
-    let verdict = predictor.touch_of(1, Token(7), page(128), Moment(6));
+    let verdict = predictor.touch_of(reader(1), Token(7), page(128), Moment(6));
     assert_eq!(verdict.phase, crate::Phase::Generate);
 }
 

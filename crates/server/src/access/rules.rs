@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use predict::Reader;
+use profile::Teacher;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -92,7 +94,13 @@ struct RawPrincipal {
     /// Everything, on everything.
     #[serde(default)]
     admin: bool,
+    #[serde(default = "yes")]
+    teach: bool,
     limits: Option<Spanned<Limits>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Somebody who may do something.
@@ -105,6 +113,8 @@ pub(crate) struct Principal {
     volume_write: Vec<Pattern>,
     stat: bool,
     admin: bool,
+    /// As whom its runs teach, and whether they do.
+    pub reader: Reader,
     pub limits: Limits,
 }
 
@@ -145,6 +155,7 @@ impl Definition {
             limits.check().map_err(|reason| fault(at, format!("limits of {name}: {reason}")))?;
             let principal = Arc::new(Principal {
                 limits,
+                reader: Reader { teacher: teacher_of(&name), teaches: raw.teach },
                 pull: patterns(raw.pull, Pattern::of_images)?,
                 push: patterns(raw.push, Pattern::of_images)?,
                 volume_read: patterns(raw.volume_read, Pattern::of_volumes)?,
@@ -191,16 +202,9 @@ impl Principal {
     fn without_rights(name: &str) -> Principal {
         let none = Vec::new;
         let (pull, push, volume_read, volume_write) = (none(), none(), none(), none());
-        Principal {
-            name: name.into(),
-            pull,
-            push,
-            volume_read,
-            volume_write,
-            stat: false,
-            admin: false,
-            limits: Limits::default(),
-        }
+        let (reader, limits) = (Reader { teacher: teacher_of(name), teaches: true }, Limits::default());
+        let name = name.into();
+        Principal { name, pull, push, volume_read, volume_write, stat: false, admin: false, reader, limits }
     }
 
     /// Whether it has a right on a name: `NAME:TAG` or `@ID` of an image, the name of a volume, or
@@ -227,6 +231,12 @@ impl Principal {
     pub fn lists_any(&self) -> bool {
         self.admin || !self.pull.is_empty() || !self.push.is_empty()
     }
+}
+
+/// What a principal is called where actions are learned: its name, as a number other than zero.
+fn teacher_of(name: &str) -> Teacher {
+    let hash = blake3::hash(name.as_bytes());
+    Teacher(u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])).max(1))
 }
 
 /// Which names a right is for. `*` stands for any text, but not for the `:` before a tag.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use codec::StreamDecoder;
 use image::fixture::{Fixture, Node};
 use image::{Limits, Metadata};
-use predict::{ActionPredictor, Predictor};
+use predict::{ActionPredictor, Predictor, Reader};
 use store::{Fault, FaultKind, FaultPlan, Memory};
 use units::{Moment, PAGE_BYTES, PageId, Token};
 use wire::PieceForm;
@@ -235,7 +235,7 @@ fn an_action_of_which_a_sixth_is_new_gets_its_bundle_before_the_next_start() {
         let mut predictor = locked(&image.predictor);
         let (token, now) = (Token(starts), Moment(1_000_000 * starts as u64));
         let pages = (0..400).filter(|index| index % without != 1);
-        pages.for_each(|index| _ = predictor.touch(token, PageId::new(file, index), now));
+        pages.for_each(|index| _ = predictor.touch(Reader::default(), token, PageId::new(file, index), now));
         predictor.end(token, now);
         let changed = predictor.take_changed();
         drop(predictor);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use predict::Reader;
 use tokio::sync::watch;
 use units::{ImageId, Moment, RequestId};
 use wire::{Bearer, ErrorCode, ImageHandle};
@@ -202,6 +203,11 @@ impl Client {
     /// The same for those who outlive the connection.
     pub fn usage_shared(&self) -> Option<Arc<Usage>> {
         self.guard().map(|guard| guard.usage().clone())
+    }
+
+    /// For whom runs on this connection are predicted, and whether they teach.
+    pub fn reader(&self) -> Reader {
+        self.guard().map_or_else(Reader::default, |guard| guard.principal().reader)
     }
 
     /// Counts the connection among those of its principal, once.

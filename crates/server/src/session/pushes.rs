@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use predict::{Predictor, PushOrder, Verdict};
+use predict::{Predictor, PushOrder, Reader, Verdict};
+use profile::Teacher;
 use tokio::sync::mpsc::UnboundedSender;
 use units::{ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ImageHandle, ServerConnection};
@@ -38,6 +39,8 @@ pub(super) const ANONYMOUS: Token = Token(0);
 pub(super) struct Link<'a> {
     pub wire: &'a mut ServerConnection,
     pub handles: &'a Handles,
+    /// Whose touches they are.
+    pub reader: Reader,
 }
 
 /// The pushes of a connection whose device has said who it is, and what they follow from: the
@@ -196,7 +199,7 @@ impl Pushes {
         let (now, run) = (self.shared.now(), self.run_of(token));
         let advice = {
             let mut predictor = locked(&image.predictor);
-            let verdict = predictor.touch(run, page, now);
+            let verdict = predictor.touch(link.reader, run, page, now);
             advice_of(&predictor, image.id, (token, run), verdict, cold, self.pages_ahead())
         };
         self.route(link, advice);
@@ -213,7 +216,7 @@ impl Pushes {
             let advice: Vec<Advice> = {
                 let mut predictor = locked(&image.predictor);
                 let advice = some.iter().filter_map(|page| {
-                    let verdict = predictor.touch(run, *page, now);
+                    let verdict = predictor.touch(link.reader, run, *page, now);
                     advice_of(&predictor, image.id, (token, run), verdict, false, self.pages_ahead())
                 });
                 advice.collect()
@@ -257,12 +260,14 @@ impl Pushes {
     }
 
     /// Tells the predictors of a volume of a few touches, and acts on what follows.
-    pub fn touch_blocks(&mut self, wire: &mut ServerConnection, touched: Touched<&[PageId]>) {
+    pub fn touch_blocks(&mut self, wire: &mut ServerConnection, reader: Reader, touched: Touched<&[PageId]>) {
         let Touched { volume, open, token, blocks } = touched;
         if !self.learns_from(token) {
             return;
         }
-        let (now, run, owner) = (self.shared.now(), self.run_of(token), self.owner.peer.number().0);
+        let (now, run) = (self.shared.now(), self.run_of(token));
+        // Its memory counts against its machine.
+        let owner = Reader { teacher: Teacher(self.owner.peer.number().0), ..reader };
         let ids: Vec<_> = {
             let files = locked(&open.files);
             blocks.iter().map(|block| files.get(block.inode).map(|(_, id)| id)).collect()

@@ -14,8 +14,8 @@ use crate::volumes::OpenVolume;
 impl Session {
     /// The pushes, and what they need of the connection; `None` before the client's Hello.
     pub(super) fn pushes(&mut self) -> Option<(&mut Pushes, Link<'_>)> {
-        let Session { pushes, wire, handles, .. } = self;
-        pushes.as_mut().map(|pushes| (pushes, Link { wire, handles }))
+        let Session { pushes, wire, handles, client, .. } = self;
+        pushes.as_mut().map(|pushes| (pushes, Link { wire, handles, reader: client.reader() }))
     }
 
     pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
@@ -41,7 +41,7 @@ impl Session {
 
     pub(super) fn touch_blocks(&mut self, volume: ImageHandle, open: Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
         if let Some(pushes) = &mut self.pushes {
-            pushes.touch_blocks(&mut self.wire, Touched { volume, open, token, blocks });
+            pushes.touch_blocks(&mut self.wire, self.client.reader(), Touched { volume, open, token, blocks });
         }
     }
 

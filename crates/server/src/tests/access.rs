@@ -3,6 +3,7 @@
 
 mod limits;
 mod matrix;
+mod teaching;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,10 @@ pub struct Guarded {
 
 impl Guarded {
     pub fn start(rules: &str) -> Guarded {
+        Guarded::with_learning(rules, false)
+    }
+
+    fn with_learning(rules: &str, learns: bool) -> Guarded {
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("access.toml"), rules).unwrap();
         let data = folder.path().join("data");
@@ -37,7 +42,7 @@ impl Guarded {
         let mut config = config(StoreAt::Open(Arc::new(store.clone())));
         config.access.rules = Some(folder.path().join("access.toml"));
         config.access.audit = Some(AuditConfig { file: folder.path().join("audit.jsonl"), bytes_max: 1 << 20 });
-        config.learning.enabled = false;
+        config.learning.enabled = learns;
         config.volumes = vec![VolumeConfig { writable: true, ..VolumeConfig::new("data", &data) }];
         Guarded { rig: Rig::start(config), folder, store }
     }
@@ -66,8 +71,13 @@ impl Guarded {
 
     /// A client that shows a token.
     pub fn with(&self, token: &Bearer) -> Client {
+        self.device_with(token, 1)
+    }
+
+    /// The same on a device of this number.
+    fn device_with(&self, token: &Bearer, device: u128) -> Client {
         let features = FEATURES_USUAL | FEATURE_TOKENS;
-        let config = ClientConfig { device: 1, features, ..ClientConfig::default() };
+        let config = ClientConfig { device, features, ..ClientConfig::default() };
         let mut client = Client::with(self.rig.address, config);
         client.wire.notify(Notice::Bearer(token.clone())).unwrap();
         client

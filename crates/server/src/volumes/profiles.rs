@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
+use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, Reader, chance};
 use profile::flow::{self, Expansion, FlowGraph, Updates};
 use store::Store;
 use units::{InodeId, Moment, PageId, Token};
@@ -225,7 +225,7 @@ impl Profiles {
     }
 
     /// A program of `owner` touched a block of a file.
-    pub fn touch(&mut self, owner: u64, token: Token, id: FileId, block: u32, now: Moment) -> Foreseen {
+    pub fn touch(&mut self, owner: Reader, token: Token, id: FileId, block: u32, now: Moment) -> Foreseen {
         let Some(number) = self.number(id).filter(|_| !self.off) else { return Foreseen::default() };
         self.note_use(number);
         let page = PageId::new(number, block);
