@@ -52,7 +52,7 @@ pub fn cost(entry: &Entry) -> f64 {
     let factor = match (system.as_str(), mode.as_str()) {
         ("local" | "sd", _) => 0.5,
         ("nfs", _) => 1.0,
-        ("runnel", "none" | "once" | "learned" | "updated" | "cache-bundle" | "disk-bundle") => 1.2,
+        ("runnel", "none" | "once" | "learned" | "signed" | "updated" | "cache-bundle" | "disk-bundle") => 1.2,
         ("runnel", mode) if mode.starts_with(LEARNED_FROM) => 1.2,
         // A round trip for every page.
         ("runnel", _) => 3.0,

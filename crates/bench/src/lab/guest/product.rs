@@ -23,6 +23,7 @@ use super::{Values, execution, group, kernel};
 use crate::lab::program::{LEARNED_FROM, Program};
 use crate::options::beside;
 use crate::process::{Service, ready_text, tool};
+use crate::stage;
 
 /// Port of the server.
 const PORT: u16 = 7327;
@@ -82,6 +83,14 @@ const UPDATED: &str = "updated";
 /// The device keeps what it fetches: the cache's own limit, whatever the size of the card.
 const KEPT_MOUNT: &str = "--cache /mnt/card/cache --cache-size 64m";
 
+/// The name is signed, and the device has seen no signature before: the most that one costs.
+const SIGNED: &str = "signed";
+const SIGNED_MOUNT: &str = "--trust /run/lab/publisher/root.json";
+
+/// Folders of its publisher, and of what the device has seen, below [`WORK`].
+const PUBLISHER: &str = "publisher";
+const SEEN: &str = "seen";
+
 /// There is no link once the cache is filled, so that a page which is not there is an error.
 const OFFLINE: &str = "offline";
 const OFFLINE_MOUNT: &str = "--cache /mnt/card/cache --cache-size 64m --soft 30";
@@ -101,10 +110,11 @@ const fn mode(name: &'static str, store: &'static str, serve: &'static str, moun
     Mode { name, store, serve, mount, card: None }
 }
 
-const MODES: [Mode; 17] = [
+const MODES: [Mode; 18] = [
     mode("none", "fresh", "--no-learn", ""),
     mode("once", "fresh", "--frozen", ""),
     mode("learned", "learned", "--frozen", ""),
+    mode(SIGNED, "learned", "--frozen", SIGNED_MOUNT),
     mode(UPDATED, "learned", "--frozen", ""),
     mode("kept", "learned", "--frozen", KEPT_MOUNT),
     mode(OFFLINE, "learned", "--frozen", OFFLINE_MOUNT),
@@ -193,9 +203,7 @@ impl Runnel {
     /// Makes the row's own store, with the image of `tree` only.
     fn prepare_store(&mut self, tree: &str) -> anyhow::Result<PathBuf> {
         let store = Path::new(CONTENT).join("store");
-        if store.exists() {
-            fs::remove_dir_all(&store).with_context(|| format!("cannot remove {}", store.display()))?;
-        }
+        stage::remove(&store)?;
         let image = format!("{tree}.rnl");
         copy_store(&Path::new(CONTENT).join(self.mode.store), &store, &image)?;
         ensure!(store.join(&image).exists(), "the store '{}' has no {image}", self.mode.store);
@@ -244,6 +252,18 @@ impl Runnel {
         let mut command = server_command(&self.runnel.to_string_lossy());
         tool(command.arg("push").arg(image).arg(format!("{}/{tree}", server_url())))?;
         settle(&self.runnel)?;
+        self.stop()
+    }
+
+    /// Signs the name of the image of `tree`, as a publisher does.
+    fn sign(&mut self, tree: &str, store: &Path) -> anyhow::Result<()> {
+        let publisher = Path::new(WORK).join(PUBLISHER);
+        stage::remove(&publisher)?;
+        tool(Command::new(&self.runnel).args(["trust", "init", "--no-passphrase"]).arg(&publisher))?;
+        self.server = Some(start_server(&self.runnel, store, words(self.mode.serve))?);
+        let image = store.join(format!("{tree}.rnl"));
+        let mut command = server_command(&self.runnel.to_string_lossy());
+        tool(command.arg("push").arg("--sign").arg(publisher).arg(image).arg(format!("{}/{tree}", server_url())))?;
         self.stop()
     }
 }
@@ -362,6 +382,9 @@ impl System for Runnel {
                 if let Some(next) = self.program.next_tree().filter(|_| self.mode.name == UPDATED) {
                     self.update(tree, next, &store).context("the update of the image")?;
                 }
+                if self.mode.name == SIGNED {
+                    self.sign(tree, &store).context("the signature of the name")?;
+                }
                 self.store.insert(store).clone()
             }
         };
@@ -376,6 +399,9 @@ impl System for Runnel {
         command.arg("mount").arg(format!("{}/{tree}", server_url())).arg(APP);
         // Starts are cold, unless the mode names a folder.
         command.env("RUNNEL_CACHE", "none");
+        let seen = Path::new(WORK).join(SEEN);
+        stage::remove(&seen)?;
+        command.env("RUNNEL_TRUST_STATE", seen);
         command.arg("--foreground").arg("--ready-file").arg(&ready).args(words(self.mode.mount));
         let mut client = Service::start("mount", &mut command, Path::new(WORK))?;
         client.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
@@ -385,9 +411,7 @@ impl System for Runnel {
 
     fn fetch_all(&mut self, tree: &str) -> anyhow::Result<()> {
         let folder = Path::new(CONTENT).join("pinned");
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-        }
+        stage::remove(&folder)?;
         let mut command = Command::new(&self.runnel);
         command.arg("pin").arg(format!("{}/{tree}", server_url())).arg("--cache").arg(&folder).args(PIN_CACHE);
         if self.mode.name == RATED {
