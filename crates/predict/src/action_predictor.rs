@@ -145,6 +145,12 @@ impl ActionPredictor {
         while self.memory_bytes() > bytes && self.actions.remove_oldest() {}
     }
 
+    /// Goes on with what others learned as well ([`ActionSet::join`]). Runs keep the pages that
+    /// they follow.
+    pub fn join(&mut self, base: &ActionSet, theirs: &ActionSet) {
+        self.actions.replace(ActionSet::join(base, self.actions.set(), theirs, &self.config.merge));
+    }
+
     /// Actions changed or removed since the last call: their bundles are out of date. Runs can end
     /// within a touch (a token moves on to another action, or makes room), so this tells more than
     /// [`Ended::changed`].
@@ -217,13 +223,8 @@ impl ActionPredictor {
         let untouched = marks.iter().filter(|mark| mark.misses > 0).count();
         // A second audit in a row drops them. Or it is one of several programs that taught them.
         let is_odd = untouched * 100 > marks.len() * UNTOUCHED_PERCENT;
-        let again = if !is_odd {
-            0
-        } else if doubted > 0 {
-            1
-        } else {
-            DOUBTED_RUNS
-        };
+        let more = if doubted > 0 { 1 } else { DOUBTED_RUNS };
+        let again = if is_odd { more } else { 0 };
         // Unless this is new, it was not this run that did not fit.
         let others = if change.outcome == Outcome::Created { 0 } else { doubted.saturating_sub(1) };
         self.doubt(recorded[0], again.max(others));

@@ -33,6 +33,7 @@ mod file;
 pub mod flow;
 pub mod format;
 mod hot;
+mod join;
 mod merge;
 mod order;
 pub mod plan;

@@ -91,6 +91,22 @@ impl Actions {
         note(&mut self.set)
     }
 
+    /// Takes another set in the place of the present one.
+    pub fn replace(&mut self, set: ActionSet) {
+        let before = std::mem::replace(&mut self.set, set);
+        let gone: Vec<ActionId> = before.iter().map(|it| it.id).filter(|id| self.set.get(*id).is_none()).collect();
+        gone.into_iter().for_each(|id| self.forget(id));
+        for action in self.set.iter() {
+            if before.get(action.id).is_none_or(|known| known.pages != action.pages) {
+                // Pages of another server may be of the same revision.
+                self.index.remove(action.id);
+                self.index.update(action);
+                self.changed.insert(action.id);
+            }
+        }
+        self.pages = self.set.pages_total();
+    }
+
     /// Drops the action used longest ago. False if there is none.
     pub fn remove_oldest(&mut self) -> bool {
         let removed = self.set.remove_oldest();

@@ -149,3 +149,38 @@ fn who_may_not_teach_is_pushed_to_and_changes_nothing() {
     let pages = |set: &ActionSet| set.iter().cloned().collect::<Vec<_>>();
     assert_eq!(pages(predictor.actions()), pages(&before));
 }
+
+/// Two servers of one store: what one learned while a run of the other is under way is pushed there
+/// to the next run.
+#[test]
+fn what_another_server_learned_is_pushed_here() {
+    let (base, anybody) = (ActionSet::new(IMAGE), Reader::default());
+    let [mut one, mut other] = [1, 2].map(|number: u64| {
+        let mut set = base.clone();
+        set.number_from(number << 32);
+        ActionPredictor::with_actions(set, config())
+    });
+    let (first, second) = (order(1, 1, 200), order(2, 2, 200));
+    assert!(start(&mut one, anybody, Token(1), &first, |_| ()).is_empty());
+    let theirs = one.actions().clone();
+    let mut joined = false;
+    let pushed = start(&mut other, anybody, Token(1), &second, |other| {
+        if !std::mem::replace(&mut joined, true) {
+            other.join(&base, &theirs);
+        }
+    });
+    assert!(pushed.is_empty(), "nobody knew it");
+    let changed = other.take_changed();
+    assert_eq!((other.actions().len(), changed.len()), (2, 2));
+    let pushed: usize = start(&mut other, anybody, Token(2), &first, |_| ()).iter().map(|(pages, _)| pages.len()).sum();
+    assert!(pushed > 150, "{pushed} pages of 200");
+    // What was forgotten there is forgotten here.
+    let id = theirs.iter().next().unwrap().id;
+    let (base, mut less) = (other.actions().clone(), other.actions().clone());
+    while less.get(id).is_some() {
+        less.remove_oldest();
+    }
+    other.join(&base, &less);
+    assert!(other.actions().get(id).is_none() && other.action(id).is_none());
+    assert!(start(&mut other, anybody, Token(3), &first, |_| ()).is_empty());
+}
