@@ -148,6 +148,11 @@ impl From<StoreError> for Failure {
             StoreError::Full { .. } => ErrorCode::NoSpace,
             StoreError::ReadOnly { .. } => ErrorCode::Forbidden,
             StoreError::Truncated { .. } => ErrorCode::Corrupt,
+            StoreError::Changed { .. } => ErrorCode::Conflict,
+            // It will be back, or the next open finds the new one.
+            StoreError::Away { .. } | StoreError::Replaced { .. } => {
+                return Failure::new(ErrorCode::Busy, error.to_string());
+            }
             // Others will close theirs.
             StoreError::Io { source, .. } if has_no_descriptors(source) => ErrorCode::Busy,
             _ => ErrorCode::Storage,

@@ -29,6 +29,9 @@ use crate::name::Name;
 /// Largest file; no larger one comes from a publisher.
 const FILE_BYTES_MAX: u64 = TRUST_FILES_BYTES_MAX as u64;
 
+/// The file that makes all others valid.
+const TIMESTAMP: &str = "timestamp.json";
+
 /// Answers are 1 to 3 KiB, so the best level takes less than a millisecond.
 const ZSTD_LEVEL: i32 = 19;
 
@@ -76,6 +79,13 @@ impl SignedNames {
         let mut new = Stapled::decode(files).map_err(|error| Failure::bad_request(error.to_string()))?;
         let roots = new.clone();
         let _writing = self.writing.write().unwrap_or_else(PoisonError::into_inner);
+        // Before the rest is read: what another server of this store publishes from now on makes
+        // the last step fail.
+        let before = match self.store.get_versioned(&key(TIMESTAMP), FILE_BYTES_MAX) {
+            Ok((_, version)) => Some(version),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
         let Present { mut verifier, roots_stored, files: present } = self.present(&new)?;
         new.drop_roots_until(verifier.root_version());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| UnixTime(since.as_secs() as i64)).ok();
@@ -102,7 +112,7 @@ impl SignedNames {
         }
         // Until here everybody reads the files of before.
         if let Some(timestamp) = new.file("timestamp") {
-            self.store.put_atomic(&key("timestamp.json"), timestamp)?;
+            self.store.put_if(&key(TIMESTAMP), timestamp, before.as_ref())?;
         }
         // It is published, whatever becomes of old files: the next change tries again.
         if let Some(snapshot) = new.file("snapshot")

@@ -28,6 +28,12 @@ pub enum StoreError {
         /// The key to be written.
         key: String,
     },
+    /// The object is not the one that the caller had read.
+    #[error("{key} was changed by somebody else meanwhile; try again")]
+    Changed {
+        /// The key to be written.
+        key: String,
+    },
     /// A folder of the store is a link to another file system, or one is mounted there: nothing can
     /// be renamed into it.
     #[error("{key} cannot be written: its folder is on another file system than the store, which must lie on one")]
@@ -91,6 +97,28 @@ pub enum StoreError {
         /// The process that serves it, if it is known.
         holder: Option<u32>,
     },
+    /// A store that is reached over a network does not answer.
+    #[error("the store {store} does not answer: {reason}; try again")]
+    Away {
+        /// Where it is.
+        store: String,
+        /// What was seen last.
+        reason: String,
+    },
+    /// A service wants other credentials.
+    #[error("the store refuses {key}: {reason}; check the credentials of the server, and what they allow")]
+    Refused {
+        /// The object.
+        key: String,
+        /// What the service said.
+        reason: String,
+    },
+    /// An object that is read in parts is not the one that was opened.
+    #[error("{key} was replaced or deleted while it was open; open it again")]
+    Replaced {
+        /// The object.
+        key: String,
+    },
     /// Any other failure of the system below.
     #[error("cannot {what} {key}: {source}")]
     Io {
@@ -140,6 +168,16 @@ impl StoreError {
     /// Whether the cause is a full disk, which the owner of the store can mend.
     pub fn is_full(&self) -> bool {
         matches!(self, StoreError::Full { .. })
+    }
+
+    /// Whether the store does not answer, and may later.
+    pub fn is_away(&self) -> bool {
+        matches!(self, StoreError::Away { .. })
+    }
+
+    /// Whether somebody else changed the object first.
+    pub fn is_changed(&self) -> bool {
+        matches!(self, StoreError::Changed { .. })
     }
 
     /// Whether the object simply is not there.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use units::{Rng, SplitMix64};
 
 use crate::error::UPLOAD;
-use crate::{Listed, Object, Store, StoreError, Upload};
+use crate::{Listed, Object, Store, StoreError, Upload, Version};
 
 /// How the chosen operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +161,14 @@ impl Store for Fault {
     fn open(&self, key: &str) -> Result<Arc<dyn Object>, StoreError> {
         let object = self.whole(Access::Read, key, || self.inner.open(key))?;
         Ok(Arc::new(FaultObject { key: key.to_owned(), inner: object, fault: self.clone() }))
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        self.whole(Access::Write, key, || self.inner.put_if(key, bytes, expected))
+    }
+
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError> {
+        self.whole(Access::Read, key, || self.inner.get_versioned(key, limit))
     }
 
     fn create(&self) -> Result<Box<dyn Upload>, StoreError> {

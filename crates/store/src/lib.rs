@@ -4,17 +4,21 @@
 //! An object is immutable bytes under a key such as `images/3f…9a.rnl`. There are two ways to
 //! write one, [`Store::put_atomic`] and [`Upload::commit`], and both are all-or-nothing: after a
 //! crash at any point the key has the old object or the new one, whole and durable. There is no
-//! append and no lock; to change an object, put it again.
+//! append and no lock; to change an object, put it again. Who decides by what an object holds reads
+//! it with its [`Version`] and writes with [`Store::put_if`], which fails if somebody was quicker.
 //!
 //! There are three implementations: [`Memory`] for tests and simulation, [`Local`] for a folder on
-//! disk, and [`Fault`], which wraps another store and fails on purpose. The same conformance tests
-//! check all of them. All calls block.
+//! disk, and [`Fault`], which wraps another store and fails on purpose; the crate `objects` has one
+//! for object storage. The same conformance tests check all of them. All calls block.
 
+#[cfg(any(test, feature = "fixture"))]
+pub mod conformance;
 mod error;
 mod fault;
 mod key;
 mod local;
 mod memory;
+mod version;
 
 use std::sync::Arc;
 
@@ -23,13 +27,14 @@ pub use fault::{Fault, FaultKind, FaultPlan};
 pub use key::{KEY_BYTES_MAX, KEY_DEPTH_MAX, KEY_PART_BYTES_MAX, check_key};
 pub use local::{Claim, Local, Sharing};
 pub use memory::Memory;
+pub use version::Version;
 
 /// Entries one folder listing may return. A store with a million tags in one folder is broken or
 /// hostile.
 pub const LIST_ENTRIES_MAX: usize = 1_000_000;
 
 /// An object opened for reading. It stays readable, with the same bytes, even if its key is
-/// replaced or deleted.
+/// replaced or deleted; a large one over a network may then say [`StoreError::Replaced`].
 pub trait Object: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
@@ -104,6 +109,7 @@ pub enum Listed {
 }
 
 /// A set of objects by key. Keys are checked by [`check_key`]; a key may not lie below another key.
+/// Where there are no folders nobody looks after the latter.
 pub trait Store: Send + Sync {
     /// Opens an object.
     ///
@@ -126,6 +132,22 @@ pub trait Store: Send + Sync {
             }
         }
     }
+
+    /// Puts a whole object under `key` if the key still has the version `expected`, or still has
+    /// nothing if that is `None`; durable when it returns. Of those that put by one version at
+    /// once, also from several processes, one succeeds.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] if the key has another version. A store that is reached over a
+    /// network may say so of a put of ours whose answer was lost: read again to tell. Else any
+    /// [`StoreError`].
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError>;
+
+    /// Reads a whole object of at most `limit` bytes, with its version.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError>;
 
     /// Begins an object that is too big to hold in memory.
     ///
@@ -151,10 +173,15 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Whether other processes may change the store at any time.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Looks whether the store is still there.
     ///
     /// # Errors
-    /// [`StoreError::Gone`].
+    /// [`StoreError::Gone`], [`StoreError::Away`].
     fn check(&self) -> Result<(), StoreError> {
         Ok(())
     }

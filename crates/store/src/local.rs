@@ -7,6 +7,11 @@
 //! Temporary files lie in `.tmp/<n>/`: each open store has such a folder, and an advisory lock on
 //! it. Opening a store removes every such folder whose owner is gone. So `kill -9` leaves nothing
 //! that outlives the next start, and several processes may share one store.
+//!
+//! The version of an object is the hash of its bytes. Whoever puts by a version holds an advisory
+//! lock on the file `.versions` from the look to the rename.
+
+mod upload;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,9 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Access, Advice, AtFlags, CWD, FlockOperation, OFlags, accessat, fadvise, flock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use self::upload::LocalUpload;
 use crate::error::UPLOAD;
 use crate::key::check_folder;
-use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, check_key};
+use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, Version, check_key};
 
 /// The folder of temporaries; hidden, so that no key can name it.
 const STAGING: &str = ".tmp";
@@ -28,6 +34,13 @@ const STAGING: &str = ".tmp";
 /// The file whose lock is a server's claim, with its process number; hidden, so that no key can
 /// name it.
 const CLAIM: &str = ".serving";
+
+/// The file whose lock is held by who puts an object if it has a version; hidden, too.
+const VERSIONS: &str = ".versions";
+
+/// Largest object that has a version. Those that are changed so are small: names, metadata, what
+/// is learned.
+const VERSIONED_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest process number, with its line end.
 const HOLDER_BYTES_MAX: u64 = 16;
@@ -137,6 +150,22 @@ impl Local {
         Ok(Some(Claim { _file: file }))
     }
 
+    /// Holds the lock of [`VERSIONS`] until it is dropped. Who has it writes one small object, so
+    /// this ends soon.
+    fn lock_versions(&self, key: &str) -> Result<File, StoreError> {
+        if self.staging.is_none() {
+            return Err(StoreError::ReadOnly { key: key.to_owned() });
+        }
+        let mut options = fs::OpenOptions::new();
+        // No link is followed, as for the claim.
+        options.write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let locked = options.open(self.root.join(VERSIONS)).and_then(|file| {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+        locked.map_err(|error| self.missing("write", key, error))
+    }
+
     /// The folder of the store, absolute.
     pub fn root(&self) -> &Path {
         &self.root
@@ -155,6 +184,10 @@ impl Local {
         let is_there = self.root.is_dir() && self.staging.as_ref().is_none_or(|staging| staging.folder.is_dir());
         (!is_there).then(|| gone(&self.root))
     }
+}
+
+fn version_of(bytes: &[u8]) -> Version {
+    Version::new(blake3::hash(bytes).to_hex().as_str())
 }
 
 fn gone(root: &Path) -> StoreError {
@@ -260,6 +293,27 @@ impl Store for Local {
         }
         let bytes = metadata.len();
         Ok(Arc::new(LocalObject { key: key.to_owned(), file, bytes }))
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        check_key(key)?;
+        let _one_at_a_time = self.lock_versions(key)?;
+        let found = match self.get_versioned(key, VERSIONED_BYTES_MAX) {
+            Ok((_, version)) => Some(version),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        if found.as_ref() != expected {
+            return Err(StoreError::Changed { key: key.to_owned() });
+        }
+        self.put_atomic(key, bytes)?;
+        Ok(version_of(bytes))
+    }
+
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError> {
+        let bytes = self.get(key, limit)?;
+        let version = version_of(&bytes);
+        Ok((bytes, version))
     }
 
     fn create(&self) -> Result<Box<dyn Upload>, StoreError> {
@@ -384,85 +438,6 @@ fn read_failed(key: &str, offset: u64, wanted: usize, found: u64, error: io::Err
             StoreError::Truncated { key: key.to_owned(), expected: offset.saturating_add(wanted as u64), found }
         }
         _ => StoreError::Io { what: "read", key: key.to_owned(), source: error },
-    }
-}
-
-struct LocalUpload {
-    root: Arc<PathBuf>,
-    staging: Arc<Staging>,
-    path: PathBuf,
-    file: File,
-    bytes: u64,
-    /// The temporary was renamed away, so there is nothing to remove.
-    done: bool,
-}
-
-impl Upload for LocalUpload {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        self.staging
-            .step("write")
-            .and_then(|()| self.file.write_all_at(bytes, offset))
-            .map_err(|error| StoreError::from_io("write", UPLOAD, error))?;
-        self.bytes = self.bytes.max(offset.saturating_add(bytes.len() as u64));
-        Ok(())
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        self.file.read_exact_at(buf, offset).map_err(|error| read_failed(UPLOAD, offset, buf.len(), self.bytes, error))
-    }
-
-    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<bool, StoreError> {
-        Ok(read_cached(&self.file, offset, buf))
-    }
-
-    fn commit(mut self: Box<Self>, key: &str) -> Result<(), StoreError> {
-        check_key(key)?;
-        self.publish(key).map_err(|error| match error.kind() {
-            io::ErrorKind::NotADirectory
-            | io::ErrorKind::IsADirectory
-            | io::ErrorKind::DirectoryNotEmpty
-            | io::ErrorKind::AlreadyExists => StoreError::Conflict { key: key.to_owned() },
-            // The temporary was there, and folders on the way are made.
-            io::ErrorKind::NotFound => gone(&self.root),
-            _ => StoreError::from_io("write", key, error),
-        })
-    }
-}
-
-impl LocalUpload {
-    fn publish(&mut self, key: &str) -> io::Result<()> {
-        let place = self.root.join(key);
-        self.staging.step("sync file")?;
-        self.file.sync_all()?;
-        let parts: Vec<&str> = key.split('/').collect();
-        let mut folder = self.root.to_path_buf();
-        for part in &parts[..parts.len() - 1] {
-            let above = folder.clone();
-            folder.push(part);
-            self.staging.step("make folder")?;
-            match fs::create_dir(&folder) {
-                Ok(()) => {
-                    self.staging.step("sync folder above")?;
-                    sync_folder(&above)?;
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.staging.step("rename")?;
-        fs::rename(&self.path, &place)?;
-        self.done = true;
-        self.staging.step("sync folder")?;
-        sync_folder(&folder)
-    }
-}
-
-impl Drop for LocalUpload {
-    fn drop(&mut self) {
-        if !self.done && self.staging.alive() {
-            // The next open removes it if this fails.
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

@@ -5,12 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::UPLOAD;
 use crate::key::check_folder;
-use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, check_key};
+use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, Version, check_key};
 
 /// Longest object: an upload that writes at a wild offset must not take the machine's memory.
 const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
-type Objects = Arc<Mutex<BTreeMap<String, Arc<Vec<u8>>>>>;
+/// The objects of a store, each with its version.
+#[derive(Default)]
+struct Map {
+    objects: BTreeMap<String, (Arc<Vec<u8>>, u64)>,
+    /// Puts so far: the version of the object that was put last.
+    puts: u64,
+}
+
+type Objects = Arc<Mutex<Map>>;
 
 /// Objects in a map. Clones share the map.
 #[derive(Clone, Default)]
@@ -26,16 +34,56 @@ impl Memory {
 }
 
 /// The map cannot be half-changed by a panic elsewhere: every change is one call.
-fn locked(objects: &Objects) -> MutexGuard<'_, BTreeMap<String, Arc<Vec<u8>>>> {
+fn locked(objects: &Objects) -> MutexGuard<'_, Map> {
     objects.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn version(number: u64) -> Version {
+    Version::new(number.to_string())
+}
+
+impl Map {
+    fn put(&mut self, key: &str, bytes: Vec<u8>) -> Result<Version, StoreError> {
+        let above = key.match_indices('/').any(|(at, _)| self.objects.contains_key(&key[..at]));
+        let folder = format!("{key}/");
+        let below = self.objects.range(folder.clone()..).next().is_some_and(|(next, _)| next.starts_with(&folder));
+        if above || below {
+            return Err(StoreError::Conflict { key: key.to_owned() });
+        }
+        self.puts += 1;
+        self.objects.insert(key.to_owned(), (Arc::new(bytes), self.puts));
+        Ok(version(self.puts))
+    }
 }
 
 impl Store for Memory {
     fn open(&self, key: &str) -> Result<Arc<dyn Object>, StoreError> {
         check_key(key)?;
-        match locked(&self.objects).get(key) {
-            Some(bytes) => Ok(Arc::new(MemoryObject { key: key.to_owned(), bytes: bytes.clone() })),
+        match locked(&self.objects).objects.get(key) {
+            Some((bytes, _)) => Ok(Arc::new(MemoryObject { key: key.to_owned(), bytes: bytes.clone() })),
             None => Err(StoreError::NotFound { key: key.to_owned() }),
+        }
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        check_key(key)?;
+        let mut map = locked(&self.objects);
+        let found = map.objects.get(key).map(|(_, number)| version(*number));
+        if found.as_ref() != expected {
+            return Err(StoreError::Changed { key: key.to_owned() });
+        }
+        map.put(key, bytes.to_vec())
+    }
+
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError> {
+        check_key(key)?;
+        let map = locked(&self.objects);
+        let Some((found, number)) = map.objects.get(key) else {
+            return Err(StoreError::NotFound { key: key.to_owned() });
+        };
+        match found.len() as u64 {
+            bytes if bytes > limit => Err(StoreError::TooLarge { key: key.to_owned(), bytes, limit }),
+            _ => Ok((found.to_vec(), version(*number))),
         }
     }
 
@@ -47,7 +95,7 @@ impl Store for Memory {
         check_folder(folder)?;
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let mut found = BTreeSet::new();
-        for key in locked(&self.objects).range(prefix.clone()..).map(|(key, _)| key) {
+        for key in locked(&self.objects).objects.range(prefix.clone()..).map(|(key, _)| key) {
             let Some(rest) = key.strip_prefix(&prefix) else { break };
             found.insert(match rest.split_once('/') {
                 Some((first, _)) => (format!("{prefix}{first}"), true),
@@ -65,7 +113,7 @@ impl Store for Memory {
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         check_key(key)?;
-        locked(&self.objects).remove(key);
+        locked(&self.objects).objects.remove(key);
         Ok(())
     }
 }
@@ -117,15 +165,7 @@ impl Upload for MemoryUpload {
 
     fn commit(self: Box<Self>, key: &str) -> Result<(), StoreError> {
         check_key(key)?;
-        let mut objects = locked(&self.objects);
-        let above = key.match_indices('/').any(|(at, _)| objects.contains_key(&key[..at]));
-        let folder = format!("{key}/");
-        let below = objects.range(folder.clone()..).next().is_some_and(|(next, _)| next.starts_with(&folder));
-        if above || below {
-            return Err(StoreError::Conflict { key: key.to_owned() });
-        }
-        objects.insert(key.to_owned(), Arc::new(self.bytes));
-        Ok(())
+        locked(&self.objects).put(key, self.bytes).map(drop)
     }
 }
 

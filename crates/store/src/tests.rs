@@ -6,194 +6,35 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Runs `check` on every kind of store.
-fn on_every_store(check: impl Fn(&dyn Store)) {
-    check(&Memory::new());
+#[test]
+fn every_store_conforms() {
+    for (name, check) in conformance::CHECKS {
+        eprintln!("{name}");
+        check(&Memory::new());
+        let root = tempfile::tempdir().unwrap();
+        check(&Local::open(root.path()).unwrap());
+        // Without a plan, Fault must be transparent.
+        check(&Fault::new(Arc::new(Memory::new()), FaultPlan::default()));
+    }
+}
+
+#[test]
+fn of_those_that_put_by_one_version_at_once_one_succeeds() {
     let root = tempfile::tempdir().unwrap();
-    check(&Local::open(root.path()).unwrap());
-    // Without a plan, Fault must be transparent.
-    check(&Fault::new(Arc::new(Memory::new()), FaultPlan::default()));
-}
-
-fn keys(listed: Vec<Listed>) -> Vec<String> {
-    listed
-        .into_iter()
-        .map(|entry| match entry {
-            Listed::Object(key) => key,
-            Listed::Folder(key) => format!("{key}/"),
-        })
-        .collect()
-}
-
-#[test]
-fn what_is_put_is_read_back_whole_and_in_part() {
-    on_every_store(|store| {
-        store.put_atomic("images/a.rnl", b"0123456789").unwrap();
-        assert_eq!(store.len("images/a.rnl").unwrap(), 10);
-        assert_eq!(store.get("images/a.rnl", 10).unwrap(), b"0123456789");
-        let mut part = [0; 4];
-        store.read_at("images/a.rnl", 3, &mut part).unwrap();
-        assert_eq!(&part, b"3456");
-        store.put_atomic("images/a.rnl", b"").unwrap();
-        assert_eq!(store.get("images/a.rnl", 10).unwrap(), b"");
-        assert!(store.open("images/a.rnl").unwrap().is_empty());
-    });
-}
-
-#[test]
-fn a_read_past_the_end_says_where_the_object_ends() {
-    on_every_store(|store| {
-        store.put_atomic("a", b"0123456789").unwrap();
-        let object = store.open("a").unwrap();
-        for (offset, bytes) in [(8, 3), (10, 1), (u64::MAX - 8, 16)] {
-            match object.read_at(offset, &mut vec![0; bytes]) {
-                Err(StoreError::Truncated { found: 10, .. }) => {}
-                // The system refuses an offset over 2^63 before it looks at the file.
-                Err(StoreError::Io { .. }) if offset > i64::MAX as u64 => {}
-                other => panic!("{offset} + {bytes}: {other:?}"),
+    let memory = Memory::new();
+    // Each thread with a store of its own, as processes have.
+    let local = || -> Box<dyn Store> { Box::new(Local::open(root.path()).unwrap()) };
+    let shared = || -> Box<dyn Store> { Box::new(memory.clone()) };
+    for open in [&local as &(dyn Fn() -> Box<dyn Store> + Sync), &shared] {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let store = open();
+                    (0..8).for_each(|_| conformance::count_up(&*store));
+                });
             }
-        }
-        // Advice changes nothing that can be seen.
-        object.advise_whole();
-        object.read_at(10, &mut []).unwrap();
-        assert!(matches!(store.get("a", 9), Err(StoreError::TooLarge { bytes: 10, limit: 9, .. })));
-    });
-}
-
-#[test]
-fn an_open_object_keeps_its_bytes_when_the_key_is_replaced_or_deleted() {
-    on_every_store(|store| {
-        store.put_atomic("a", b"first").unwrap();
-        let object = store.open("a").unwrap();
-        store.put_atomic("a", b"second, longer").unwrap();
-        store.delete("a").unwrap();
-        let mut bytes = vec![0; object.len() as usize];
-        object.read_at(0, &mut bytes).unwrap();
-        assert_eq!(bytes, b"first");
-        assert!(store.open("a").is_err_and(|error| error.is_not_found()));
-    });
-}
-
-#[test]
-fn an_upload_is_invisible_until_committed_and_gone_when_dropped() {
-    on_every_store(|store| {
-        let mut upload = store.create().unwrap();
-        upload.write_at(6, b"world").unwrap();
-        upload.write_at(0, b"hello ").unwrap();
-        let mut back = [0; 7];
-        upload.read_at(4, &mut back).unwrap();
-        assert_eq!(&back, b"o world");
-        assert!(matches!(upload.read_at(8, &mut back), Err(StoreError::Truncated { .. })));
-        assert_eq!(store.list("").unwrap(), []);
-        upload.commit("greeting").unwrap();
-        assert_eq!(store.get("greeting", 100).unwrap(), b"hello world");
-
-        let mut dropped = store.create().unwrap();
-        dropped.write_at(0, b"x").unwrap();
-        drop(dropped);
-        let mut aborted = store.create().unwrap();
-        aborted.write_at(0, b"x").unwrap();
-        aborted.abort();
-        assert_eq!(keys(store.list("").unwrap()), ["greeting"]);
-    });
-}
-
-#[test]
-fn a_gap_in_an_upload_reads_as_zeros() {
-    on_every_store(|store| {
-        let mut upload = store.create().unwrap();
-        upload.write_at(5000, b"end").unwrap();
-        upload.commit("sparse").unwrap();
-        let bytes = store.get("sparse", 10_000).unwrap();
-        assert_eq!(bytes.len(), 5003);
-        assert!(bytes[..5000].iter().all(|byte| *byte == 0));
-    });
-}
-
-#[test]
-fn a_listing_shows_one_level_in_order() {
-    on_every_store(|store| {
-        for key in ["top.rnl", "tags/b/latest", "tags/a/v1", "tags/a/latest", "tagsx", "images/1.rnl"] {
-            store.put_atomic(key, b"").unwrap();
-        }
-        assert_eq!(keys(store.list("").unwrap()), ["images/", "tags/", "tagsx", "top.rnl"]);
-        assert_eq!(keys(store.list("tags").unwrap()), ["tags/a/", "tags/b/"]);
-        assert_eq!(keys(store.list("tags/a").unwrap()), ["tags/a/latest", "tags/a/v1"]);
-        assert_eq!(keys(store.list("nothing").unwrap()), Vec::<String>::new());
-        assert_eq!(keys(store.list("top.rnl").unwrap()), Vec::<String>::new());
-    });
-}
-
-#[test]
-fn deleting_is_idempotent_and_takes_only_the_object() {
-    on_every_store(|store| {
-        store.put_atomic("tags/a/v1", b"1").unwrap();
-        store.delete("tags/a/v2").unwrap();
-        store.delete("tags/a").unwrap();
-        store.delete("none/at/all").unwrap();
-        assert_eq!(store.get("tags/a/v1", 1).unwrap(), b"1");
-        store.delete("tags/a/v1").unwrap();
-        assert!(store.open("tags/a/v1").is_err_and(|error| error.is_not_found()));
-    });
-}
-
-#[test]
-fn a_key_below_a_key_is_a_conflict_and_changes_nothing() {
-    on_every_store(|store| {
-        store.put_atomic("a/b", b"1").unwrap();
-        for key in ["a", "a/b/c"] {
-            match store.put_atomic(key, b"2") {
-                Err(StoreError::Conflict { key: named }) => assert_eq!(named, key),
-                other => panic!("{key}: {other:?}"),
-            }
-        }
-        assert_eq!(keys(store.list("").unwrap()), ["a/"]);
-        assert_eq!(store.get("a/b", 1).unwrap(), b"1");
-    });
-}
-
-#[test]
-fn keys_that_could_leave_the_folder_or_hide_in_it_are_refused_by_every_call() {
-    let long_part = "x".repeat(256);
-    let long_key = format!("{}/{}/{}", "x".repeat(250), "x".repeat(250), "x".repeat(250));
-    let bad = [
-        "",
-        "/",
-        "/etc/passwd",
-        "..",
-        "../a",
-        "a/../b",
-        "a//b",
-        "a/",
-        "/a",
-        ".",
-        "./a",
-        ".tmp/0/0",
-        "a/.hidden",
-        "a\0b",
-        "a\nb",
-        "a b",
-        "a\\b",
-        "é",
-        "1/2/3/4/5/6/7/8/9",
-        &long_part,
-        &long_key,
-    ];
-    on_every_store(|store| {
-        for key in bad {
-            assert!(matches!(store.open(key), Err(StoreError::InvalidKey { .. })), "open {key:?}");
-            assert!(matches!(store.put_atomic(key, b""), Err(StoreError::InvalidKey { .. })), "put {key:?}");
-            assert!(matches!(store.delete(key), Err(StoreError::InvalidKey { .. })), "delete {key:?}");
-            let upload = store.create().unwrap();
-            assert!(matches!(upload.commit(key), Err(StoreError::InvalidKey { .. })), "commit {key:?}");
-            if !key.is_empty() {
-                assert!(matches!(store.list(key), Err(StoreError::InvalidKey { .. })), "list {key:?}");
-            }
-        }
-        assert_eq!(store.list("").unwrap(), []);
-    });
-    for key in ["a", "1/2/3/4/5/6/7/8", "tags/python-3.11/v1.0_rc+1", "a..b"] {
-        check_key(key).unwrap();
+        });
+        assert_eq!(open().get("count", 20).unwrap(), b"32");
     }
 }
 
@@ -290,6 +131,17 @@ fn a_fault_at_every_operation_leaves_the_tag_on_an_intact_object() {
         // error.
         assert_eq!(switched, u64::from(kind == FaultKind::CrashAfter), "{kind:?}");
     }
+}
+
+#[test]
+fn a_planned_fault_of_a_conditional_put_changes_nothing() {
+    let inner = Memory::new();
+    let plan = FaultPlan { at: Some((0, FaultKind::Error)), ..FaultPlan::default() };
+    let fault = Fault::new(Arc::new(inner.clone()), plan);
+    assert!(matches!(fault.put_if("a", b"x", None), Err(StoreError::Io { .. })));
+    assert_eq!(inner.list("").unwrap(), []);
+    let version = fault.put_if("a", b"x", None).unwrap();
+    assert_eq!(inner.get_versioned("a", 1).unwrap(), (b"x".to_vec(), version));
 }
 
 #[test]

@@ -20,6 +20,13 @@ use crate::published::ImageObject;
 /// Longest tag file we read: 64 digits and a line end, and room for a later version to add a word.
 const TAG_BYTES_MAX: u64 = 256;
 
+/// Longest tag file that is replaced: a damaged one may be of any kind.
+const REPLACED_BYTES_MAX: u64 = 1 << 20;
+
+/// How often a switch of a tag is tried. With each try that fails, a switch of somebody else
+/// succeeded.
+const SWITCHES_MAX: usize = 64;
+
 /// Entries in a listing; a longer one is cut and says so. One reply carries at most 1 MiB of JSON.
 const LISTED_MAX: usize = 2048;
 
@@ -128,9 +135,23 @@ impl Names {
         tags.filter_map(|tag| self.tag(name, &tag).ok().flatten()).collect()
     }
 
-    /// Points a tag to an image that is in the store.
+    /// Points a tag to an image that is in the store. Other servers of the store may switch it at
+    /// the same time: each switch replaces what its server has read, so the tag goes from one to
+    /// the next, and means what the last one wrote.
     pub fn set_tag(&self, name: &str, tag: &str, id: ImageId) -> Result<(), StoreError> {
-        self.store.put_atomic(&tag_key(name, tag), format!("{id}\n").as_bytes())
+        let (key, text) = (tag_key(name, tag), format!("{id}\n"));
+        for _ in 0..SWITCHES_MAX {
+            let found = match self.store.get_versioned(&key, REPLACED_BYTES_MAX) {
+                Ok((_, version)) => Some(version),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error),
+            };
+            match self.store.put_if(&key, text.as_bytes(), found.as_ref()) {
+                Err(error) if error.is_changed() => {}
+                done => return done.map(drop),
+            }
+        }
+        Err(StoreError::Changed { key })
     }
 
     /// A dropped file, with the identity that its superblock gives it now.

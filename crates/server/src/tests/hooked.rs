@@ -4,7 +4,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use store::{Listed, Memory, Object, Store, StoreError, Upload};
+use store::{Listed, Memory, Object, Store, StoreError, Upload, Version};
 
 /// No test waits so long unless something hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -15,6 +15,7 @@ pub enum Operation {
     Open,
     Read { offset: u64 },
     Create,
+    PutIf,
     List,
     Delete,
 }
@@ -41,6 +42,16 @@ impl Store for Hooked {
         (self.hook)(key, Operation::Open);
         let inner = self.inner.open(key)?;
         Ok(Arc::new(HookedObject { inner, key: key.to_owned(), hook: self.hook.clone() }))
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        (self.hook)(key, Operation::PutIf);
+        self.inner.put_if(key, bytes, expected)
+    }
+
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError> {
+        (self.hook)(key, Operation::Open);
+        self.inner.get_versioned(key, limit)
     }
 
     fn create(&self) -> Result<Box<dyn Upload>, StoreError> {

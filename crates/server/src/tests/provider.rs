@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use image::Metadata;
 use predict::Mode;
-use store::{Listed, Memory, Object, Store, StoreError, Upload};
+use store::{Listed, Memory, Object, Store, StoreError, Upload, Version};
 use units::{BlockId, PageId, Token};
 use wire::{ImageHandle, Reply, Request};
 
@@ -94,6 +94,14 @@ impl Store for Watched {
             return Ok(object);
         }
         Ok(Arc::new(WatchedImage { inner: object, watch: self.watch.clone() }))
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        self.inner.put_if(key, bytes, expected)
+    }
+
+    fn get_versioned(&self, key: &str, limit: u64) -> Result<(Vec<u8>, Version), StoreError> {
+        self.inner.get_versioned(key, limit)
     }
 
     fn create(&self) -> Result<Box<dyn Upload>, StoreError> {

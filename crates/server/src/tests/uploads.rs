@@ -1,6 +1,7 @@
 //! Uploads: the round trip, what is sent and what not, and what a failure at any point leaves.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bytes::Bytes;
 use image::fixture::{Fixture, Node};
@@ -10,9 +11,10 @@ use units::{BlockId, ImageId, PageId, Token};
 use wire::{ErrorCode, Reply, Request};
 
 use super::client::Client;
+use super::hooked::{Hooked, Operation};
 use super::rig::{Rig, config, image, nodes};
 use crate::StoreAt;
-use crate::catalog::names::{image_key, tag_key};
+use crate::catalog::names::{Names, image_key, tag_key};
 
 fn id(image: &[u8]) -> ImageId {
     Metadata::open(&image, &Limits::default()).unwrap().id()
@@ -140,6 +142,31 @@ fn an_interrupted_upload_is_not_kept_for_ever() {
     let mut client = Client::connect(rig.address, 1);
     client.status_until(|status| status["metrics"]["uploads_failed"] == 1 && status["uploads_interrupted"] == 0);
     assert_eq!(client.upload("app", &bytes).1.len(), needed);
+}
+
+#[test]
+fn two_servers_that_switch_a_tag_at_once_both_do() {
+    let (memory, quicker) = (Memory::new(), AtomicU8::new(0));
+    let other = memory.clone();
+    // Three times another server is quicker.
+    let store = Hooked::new(memory.clone(), move |key, operation| {
+        if operation == Operation::PutIf && quicker.fetch_add(1, Ordering::SeqCst) < 3 {
+            other.put_atomic(key, format!("{}\n", ImageId([1; 32])).as_bytes()).unwrap();
+        }
+    });
+    let names = Names::new(Arc::new(store), Limits::default(), crate::Logger::silent());
+    names.set_tag("app", "latest", ImageId([2; 32])).unwrap();
+    assert_eq!(names.tag("app", "latest").unwrap(), Some(ImageId([2; 32])));
+    // One that never gets its turn gives up.
+    let other = memory.clone();
+    let store = Hooked::new(memory.clone(), move |key, operation| {
+        if operation == Operation::PutIf {
+            other.put_atomic(key, format!("{}\n", ImageId([3; 32])).as_bytes()).unwrap();
+        }
+    });
+    let names = Names::new(Arc::new(store), Limits::default(), crate::Logger::silent());
+    assert!(names.set_tag("app", "latest", ImageId([4; 32])).is_err_and(|error| error.is_changed()));
+    assert_eq!(names.tag("app", "latest").unwrap(), Some(ImageId([3; 32])));
 }
 
 /// Uploads `new` over `old` on a store that fails as planned. Returns the store as it is found
