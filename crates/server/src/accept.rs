@@ -147,7 +147,10 @@ impl Server {
         let address = listener.local_addr().map_err(listen)?;
         confine().map_err(ServerError::Confine)?;
         let connections = Arc::new(Connections::new(Arc::new(Shared::new(config)?))?);
-        connections.shared.catalog.names().warn_of_unusable();
+        // Elsewhere each image is a request.
+        if !connections.shared.store().is_shared() {
+            connections.shared.catalog.names().warn_of_unusable();
+        }
         warm::warm(&connections.shared);
         Ok(Server { connections, listener, address })
     }

@@ -20,7 +20,6 @@ use crate::account::{Account, Reserved};
 use crate::blocks::BlockCache;
 use crate::budget::{Budget, Room};
 use crate::error::Failure;
-use crate::learned;
 use crate::learning::Learning;
 use crate::lock::locked;
 use crate::log::Logger;
@@ -29,6 +28,7 @@ use crate::name::Name;
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
 use crate::signed::SignedNames;
+use crate::{learned, published};
 pub use names::{ListedImage, Listing};
 pub(crate) use names::{Names, image_key};
 
@@ -173,7 +173,10 @@ impl Catalog {
             return Ok((image, false));
         }
         let source = ImageObject(object.clone());
-        let failed = |error| Failure::corrupt(format!("image {id} cannot be opened: {error}"));
+        let failed = |error: image::ImageError| match published::busy(&error) {
+            Some(busy) => busy,
+            None => Failure::corrupt(format!("image {id} cannot be opened: {error}")),
+        };
         let superblock = Superblock::read(&source, &self.limits).map_err(failed)?;
         if superblock.id != id {
             return Err(Failure::corrupt(format!("the file of image {id} holds image {}", superblock.id)));
@@ -183,10 +186,15 @@ impl Catalog {
         let mut reserved = self.reserve((held + opening) as usize + proofs, uploads)?;
         let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
         reserved.shrink_to((held as usize).max(metadata.memory_bytes()) + proofs);
-        let learned = learned::load(&*self.store, id).unwrap_or_else(|reason| {
-            self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
-            None
-        });
+        let learned = match learned::load(&*self.store, id) {
+            // What is there would be replaced by what is learned from now on.
+            Err(failure) if failure.code == ErrorCode::Busy => return Err(failure),
+            Err(reason) => {
+                self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
+                None
+            }
+            Ok(learned) => learned,
+        };
         let (predictor, saved) = match learned {
             Some((actions, hash)) => (ActionPredictor::with_actions(actions, self.predict.clone()), Some(hash)),
             None => {

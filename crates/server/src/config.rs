@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Sharing, Store};
+use store::{Sharing, Store, StoreError};
 
 pub use access::{AccessConfig, AuditConfig};
 pub use learning::{LearningConfig, Provider};
@@ -28,6 +28,8 @@ pub enum StoreAt {
     Folder(PathBuf),
     /// In a store the caller opened.
     Open(Arc<dyn Store>),
+    /// In a store that the server opens when it starts, after it gave up what it does not need.
+    Later(Arc<dyn Fn() -> Result<Arc<dyn Store>, StoreError> + Send + Sync>),
 }
 
 impl std::fmt::Debug for StoreAt {
@@ -35,6 +37,7 @@ impl std::fmt::Debug for StoreAt {
         match self {
             StoreAt::Folder(path) => write!(f, "Folder({})", path.display()),
             StoreAt::Open(_) => f.write_str("Open"),
+            StoreAt::Later(_) => f.write_str("Later"),
         }
     }
 }
@@ -233,7 +236,7 @@ impl Config {
     pub(crate) fn check_volumes(&self) -> Result<(), ServerError> {
         let store = match &self.store {
             StoreAt::Folder(folder) => Some(folder.as_path()),
-            StoreAt::Open(_) => None,
+            StoreAt::Open(_) | StoreAt::Later(_) => None,
         };
         volume::check(&self.volumes, store)
     }

@@ -25,17 +25,20 @@ pub(crate) fn image_of(key: &str) -> Option<ImageId> {
     ImageId::from_hex(key.strip_prefix("learned/")?.strip_suffix(".actions")?)
 }
 
-/// The saved actions of an image with the hash of their file, or `None` if there are none; the
-/// error says why a file is of no use.
-pub(crate) fn load(store: &dyn Store, id: ImageId) -> Result<Option<(ActionSet, blake3::Hash)>, String> {
+/// The saved actions of an image with the hash of their file, or `None` if there are none.
+///
+/// # Errors
+/// Why a file is of no use; [`wire::ErrorCode::Busy`] if nobody can tell now.
+pub(crate) fn load(store: &dyn Store, id: ImageId) -> Result<Option<(ActionSet, blake3::Hash)>, Failure> {
     let bytes = match store.get(&key(id), FILE_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.is_not_found() => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
-    let actions = profile::decode(&bytes, &profile::Limits::default()).map_err(|error| error.to_string())?;
+    let actions = profile::decode(&bytes, &profile::Limits::default());
+    let actions = actions.map_err(|error| Failure::corrupt(error.to_string()))?;
     if actions.image() != id {
-        return Err(format!("the file speaks of image {}", actions.image()));
+        return Err(Failure::corrupt(format!("the file speaks of image {}", actions.image())));
     }
     Ok(Some((actions, blake3::hash(&bytes))))
 }

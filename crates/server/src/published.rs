@@ -346,6 +346,21 @@ impl ReadAt for ImageObject {
     }
 }
 
+/// The failure of a store that may not last, if that is why an image cannot be read.
+pub(crate) fn busy(error: &image::ImageError) -> Option<Failure> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = source {
+        let held = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(error @ (StoreError::Away { .. } | StoreError::Replaced { .. })) =
+            held.and_then(|held| held.downcast_ref::<StoreError>())
+        {
+            return Some(Failure::new(ErrorCode::Busy, error.to_string()));
+        }
+        source = cause.source();
+    }
+    None
+}
+
 /// A store's error where the image crate wants the system's.
 pub(crate) fn io_error(error: StoreError) -> io::Error {
     match error {

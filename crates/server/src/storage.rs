@@ -46,6 +46,7 @@ impl Storage {
                 (Arc::new(store), claim)
             }
             StoreAt::Open(store) => (store.clone(), None),
+            StoreAt::Later(open) => (open()?, None),
         };
         if let (true, StoreAt::Folder(path)) =
             (store.is_read_only() && config.sharing() == Sharing::Alone, &config.store)
@@ -68,11 +69,16 @@ impl Storage {
         self.claim.clone()
     }
 
-    /// Warns once if the store is gone.
+    /// Says once that the store is gone or does not answer, and once that it is back.
     pub fn check(&self, log: &Logger) {
         let gone = self.store.check().err();
-        if let (Some(error), false) = (&gone, self.is_gone.swap(gone.is_some(), Ordering::Relaxed)) {
-            log.warning(error);
+        match (&gone, self.is_gone.swap(gone.is_some(), Ordering::Relaxed)) {
+            (Some(error), false) if error.is_away() => {
+                log.warning(format_args!("{error}; what is cached is served meanwhile"));
+            }
+            (Some(error), false) => log.warning(error),
+            (None, true) => log.info("the store is back"),
+            _ => {}
         }
     }
 }

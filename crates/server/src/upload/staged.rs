@@ -203,7 +203,10 @@ impl Staged {
         service.catalog.save_expected(&self.metadata, &source, &announced.name, &announced.tag);
         self.upload.commit(&key)?;
         if let Err(error) = service.catalog.set_tag(&announced.name, &announced.tag, id) {
-            if !was_there && let Err(error) = service.store.delete(&key) {
+            // Another server of the store may have a tag for it by now.
+            if service.store.is_shared() {
+                service.log.warning(format_args!("image {id} may have no tag and stays in the store"));
+            } else if !was_there && let Err(error) = service.store.delete(&key) {
                 service.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
             }
             return Err(error.into());
