@@ -59,6 +59,9 @@ enum Command {
     Token(token::Args),
     Push(push::Args),
     Images(images::Args),
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    Manage(manage::Command),
     Mount(mount::Args),
     Umount(umount::Args),
     Upgrade(upgrade::Args),
@@ -169,6 +172,8 @@ pub fn start() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Push(args) => push::run(args),
         Command::Images(args) => images::run(args),
+        #[cfg(feature = "full")]
+        Command::Manage(command) => manage::run(&command),
         Command::Mount(args) => mount::run(args, inherited),
         Command::Umount(args) => umount::run(args),
         Command::Upgrade(args) => upgrade::run(args),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use connection::{Clock, Connection, ConnectionError, Dialer, Server, Trust};
 use trust::{Known, Stapled};
-use wire::format::FEATURE_SIGNED_NAMES;
-use wire::{ClientConfig, Reply, Request};
+use wire::format::{FEATURE_MANAGE, FEATURE_SIGNED_NAMES};
+use wire::{ClientConfig, ManageAsk, Reply, Request};
 
 use crate::error::ClientError;
 use crate::signed;
@@ -24,6 +24,20 @@ pub fn list(server: &Server, trust: &Trust, time: Duration) -> Result<String, Cl
 /// As [`list`].
 pub fn status(server: &Server, trust: &Trust, time: Duration) -> Result<String, ClientError> {
     ask(server, trust, Request::Status, time)
+}
+
+/// Changes what a server keeps; the JSON document that it answers with.
+///
+/// # Errors
+/// As [`list`]; the server is too old.
+pub fn manage(
+    server: &Server,
+    trust: &Trust,
+    name: &str,
+    what: ManageAsk,
+    time: Duration,
+) -> Result<String, ClientError> {
+    ask(server, trust, Request::Manage { name: name.into(), ask: what }, time)
 }
 
 /// The files of signed names of a server that speak of `name`; with an empty name, those that come
@@ -79,7 +93,7 @@ pub fn write_signed(
 
 fn ask(server: &Server, trust: &Trust, request: Request, time: Duration) -> Result<String, ClientError> {
     match exchange(server, trust, request, time)? {
-        Reply::Listing { json } | Reply::Status { json } => {
+        Reply::Listing { json } | Reply::Status { json } | Reply::Managed { json } => {
             let not_text = |_| ClientError::Contradiction {
                 server: server.clone(),
                 what: "encoding of the answer",
@@ -103,13 +117,22 @@ fn exchange(server: &Server, trust: &Trust, request: Request, time: Duration) ->
     let config = ClientConfig { push_bytes_max: 0, hello_deadline: time, ..ClientConfig::default() };
     let mut connection = Connection::connect(&Dialer::new(server, trust)?, config, clock, time)?;
     let until = clock.now().after(time);
-    let needs_names = matches!(request, Request::TrustRead { .. } | Request::TrustWrite { .. });
+    let needed = match &request {
+        Request::TrustRead { .. } | Request::TrustWrite { .. } => FEATURE_SIGNED_NAMES,
+        Request::Manage { .. } => FEATURE_MANAGE,
+        _ => 0,
+    };
     // An older server would take the request for a broken rule.
-    while needs_names && connection.machine.hello().is_none() {
+    while needed != 0 && connection.machine.hello().is_none() {
         connection.event(until)?;
     }
-    if needs_names && connection.machine.hello().is_some_and(|hello| hello.features & FEATURE_SIGNED_NAMES == 0) {
-        return Err(ClientError::Unsigned { server: server.to_string() });
+    if connection.machine.hello().is_some_and(|hello| hello.features & needed != needed) {
+        let server = server.to_string();
+        return Err(if needed == FEATURE_MANAGE {
+            ClientError::Unmanaged { server }
+        } else {
+            ClientError::Unsigned { server }
+        });
     }
     let request = connection.machine.request_until(clock.now(), request, until);
     let request = request.map_err(|why| connection.refused(why))?;

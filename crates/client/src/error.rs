@@ -118,6 +118,14 @@ pub enum ClientError {
         /// The server.
         server: String,
     },
+    /// The server cannot do what an operator asks for.
+    #[error(
+        "{server}: it is of a version that cannot delete, tag and collect images\nhint: install this version there"
+    )]
+    Unmanaged {
+        /// The server.
+        server: String,
+    },
     /// A web server has another image than the one that was signed.
     #[error("{name} is refused: it was signed as image {signed}, and the server has {found}")]
     NotSigned {

@@ -33,6 +33,20 @@ impl Default for Limits {
 impl ActionSet {
     /// The set as an actions file. Equal sets give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_numbered(self.next_id.max(self.number_after()))
+    }
+
+    /// The same, whatever numbers new actions get: equal actions give equal bytes.
+    pub fn encode_shared(&self) -> Vec<u8> {
+        self.encode_numbered(self.number_after())
+    }
+
+    /// A number above those of all actions.
+    fn number_after(&self) -> u64 {
+        self.actions.last_key_value().map_or(1, |(id, _)| id.0 + 1)
+    }
+
+    fn encode_numbered(&self, next_id: u64) -> Vec<u8> {
         let mut payload = Vec::new();
         for action in self.actions.values() {
             encode_action(action, &mut payload);
@@ -43,7 +57,7 @@ impl ActionSet {
             reserved: 0.into(),
             action_count: (self.actions.len() as u32).into(),
             image: self.image.0,
-            next_id: self.next_id.into(),
+            next_id: next_id.into(),
             clock: self.clock.into(),
             payload_bytes: (payload.len() as u64).into(),
             reserved_too: 0.into(),

@@ -16,13 +16,13 @@ use units::{ActionId, PageId};
 use crate::{Action, ActionSet, MergeConfig, Teacher};
 
 impl ActionSet {
-    /// New actions are numbered from here on, if that is above all numbers that were given.
+    /// New actions are numbered from here on.
     pub fn number_from(&mut self, first: u64) {
-        self.next_id = self.next_id.max(first);
+        self.next_id = first;
     }
 
     /// What comes of `ours` and `theirs`, which both come from `base`, within the bounds of
-    /// `config`.
+    /// `config`. New actions are numbered as in `ours`.
     #[must_use]
     pub fn join(base: &ActionSet, ours: &ActionSet, theirs: &ActionSet, config: &MergeConfig) -> ActionSet {
         let ids: BTreeSet<ActionId> = ours.actions.keys().chain(theirs.actions.keys()).copied().collect();
@@ -36,12 +36,7 @@ impl ActionSet {
             };
             Some((id, action))
         });
-        let mut set = ActionSet {
-            next_id: ours.next_id.max(theirs.next_id),
-            clock: ours.clock.max(theirs.clock),
-            actions: joined.collect(),
-            ..ours.clone()
-        };
+        let mut set = ActionSet { clock: ours.clock.max(theirs.clock), actions: joined.collect(), ..ours.clone() };
         set.bound(config);
         set
     }

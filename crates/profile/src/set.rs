@@ -320,6 +320,10 @@ impl ActionSet {
 
     /// Adds an action of one run that nobody used.
     pub(crate) fn insert(&mut self, pages: Vec<PageId>, runs: u32) -> &mut Action {
+        // Numbers are drawn where several servers learn.
+        while self.actions.contains_key(&ActionId(self.next_id)) {
+            self.next_id += 1;
+        }
         let id = ActionId(self.next_id);
         self.next_id += 1;
         let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];

@@ -132,7 +132,7 @@ pub(crate) fn listing(shared: &Shared, may: impl Fn(&str) -> bool) -> Result<Byt
     }
 }
 
-fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
+pub(crate) fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
     let bytes = serde_json::to_vec(document);
     bytes.map(Bytes::from).map_err(|error| Failure::new(wire::ErrorCode::Internal, error.to_string()))
 }

@@ -5,7 +5,7 @@
 pub(crate) mod names;
 mod relatives;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use wire::ErrorCode;
 use crate::account::{Account, Reserved};
 use crate::blocks::BlockCache;
 use crate::budget::{Budget, Room};
+use crate::clock::unix_seconds;
+use crate::collect::{self, Collection};
+use crate::config::ImageConfig;
 use crate::error::Failure;
 use crate::learning::Learning;
 use crate::lock::locked;
@@ -28,6 +31,7 @@ use crate::name::Name;
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
 use crate::signed::SignedNames;
+use crate::uses::Uses;
 use crate::{learned, published};
 pub use names::{ListedImage, Listing};
 pub(crate) use names::{Names, image_key};
@@ -45,12 +49,12 @@ pub(crate) trait Interrupted: Send + Sync {
 
 /// The images that are open.
 ///
-/// Invariant: each image is open once, and there are no more than `images_open_max`. Its memory is
+/// Invariant: each image is open once, and there are no more than `config.open_max`. Its memory is
 /// taken before it is opened.
 pub(crate) struct Catalog {
     store: Arc<dyn Store>,
     names: Names,
-    limits: image::Limits,
+    config: ImageConfig,
     predict: predict::Config,
     /// Actions of other images are taken over.
     carries_over: bool,
@@ -66,8 +70,9 @@ pub(crate) struct Catalog {
     open: Mutex<HashMap<ImageId, Arc<Published>>>,
     /// Held while an image is opened, so that clients that come together open it once.
     opening: Mutex<()>,
-    images_open_max: usize,
     pub signed: SignedNames,
+    /// Images that clients have open.
+    pub uses: Arc<Uses>,
 }
 
 /// Uploads have this part of the memory of metadata. An upload keeps what it has for as long as its
@@ -106,7 +111,7 @@ impl Catalog {
             names: Names::new(store.clone(), config.images.limits, config.log.clone()),
             signed: SignedNames::new(store.clone(), config.log.clone()),
             store,
-            limits: config.images.limits,
+            config: config.images.clone(),
             predict: config.learning.predict.clone(),
             carries_over: config.learning.learns(),
             blocks,
@@ -117,7 +122,7 @@ impl Catalog {
             learned: Account::new(shares.learned),
             open: Mutex::default(),
             opening: Mutex::new(()),
-            images_open_max: config.images.open_max,
+            uses: Arc::default(),
         }
     }
 
@@ -129,12 +134,23 @@ impl Catalog {
     /// Opens the image of this name, or finds it open. `true` if it was not open before. Room for
     /// it is made of `uploads`, then of other images.
     pub fn open(&self, name: &Name, uploads: &dyn Interrupted) -> Result<(Arc<Published>, bool), Failure> {
-        let (id, object) = self.names.find(name)?;
+        let (id, object) = self.names.find(name).map_err(|failure| self.explained(name, failure))?;
         let stem = match name {
             Name::Tag { name, .. } => Some(name.as_str()),
             Name::Id(_) => None,
         };
         self.open_object(id, object, stem, Some(uploads))
+    }
+
+    /// Why an image is not there that was, and what has its name now.
+    fn explained(&self, name: &Name, failure: Failure) -> Failure {
+        let Name::Id(id) = name else { return failure };
+        let collected = collect::collected(&*self.store, *id).ok().flatten();
+        let Some(last) = collected.filter(|_| failure.code == ErrorCode::NotFound) else { return failure };
+        let next = last.as_deref().and_then(|last| Name::parse(last).ok());
+        let next = next.and_then(|next| Some((self.names.find(&next).ok()?.0, next)));
+        let next = next.map_or_else(String::new, |(next, name)| format!("; {name} is image {next} now"));
+        Failure::new(ErrorCode::NotFound, format!("image {id} was not wanted any more and is deleted{next}"))
     }
 
     /// Opens an image if there is memory for it and for all that was learned of it: nothing is
@@ -177,33 +193,23 @@ impl Catalog {
             Some(busy) => busy,
             None => Failure::corrupt(format!("image {id} cannot be opened: {error}")),
         };
-        let superblock = Superblock::read(&source, &self.limits).map_err(failed)?;
+        let superblock = Superblock::read(&source, &self.config.limits).map_err(failed)?;
         if superblock.id != id {
             return Err(Failure::corrupt(format!("the file of image {id} holds image {}", superblock.id)));
         }
         let (held, opening) = (superblock.metadata_memory_bytes(), superblock.opening_memory_bytes());
         let proofs = Published::proof_bytes(superblock.chunk_count);
         let mut reserved = self.reserve((held + opening) as usize + proofs, uploads)?;
-        let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
+        let metadata = Metadata::open(&source, &self.config.limits).map_err(failed)?;
         reserved.shrink_to((held as usize).max(metadata.memory_bytes()) + proofs);
-        let learned = match learned::load(&*self.store, id) {
-            // What is there would be replaced by what is learned from now on.
-            Err(failure) if failure.code == ErrorCode::Busy => return Err(failure),
-            Err(reason) => {
-                self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
-                None
-            }
-            Ok(learned) => learned,
+        let expected = || {
+            let expected = self.carries_over.then(|| self.expected(&metadata, name, None)).flatten();
+            let mut actions = expected.unwrap_or_else(|| ActionSet::new(id));
+            self.add_packed(&mut actions, &metadata, &source);
+            actions
         };
-        let (predictor, saved) = match learned {
-            Some((actions, hash)) => (ActionPredictor::with_actions(actions, self.predict.clone()), Some(hash)),
-            None => {
-                let expected = self.carries_over.then(|| self.expected(&metadata, name, None)).flatten();
-                let mut actions = expected.unwrap_or_else(|| ActionSet::new(id));
-                self.add_packed(&mut actions, &metadata, &source);
-                (ActionPredictor::with_actions(actions, self.predict.clone()), None)
-            }
-        };
+        let (actions, saved) = learned::begin(&*self.store, id, &self.log, expected)?;
+        let predictor = ActionPredictor::with_actions(actions, self.predict.clone());
         let (blocks, metrics) = (self.blocks.clone(), self.metrics.clone());
         let bytes = Learning::bytes_of(&predictor);
         let memory = match uploads {
@@ -301,7 +307,7 @@ impl Catalog {
 
     /// Keeps `image` open.
     fn keep(&self, image: &Arc<Published>) {
-        while locked(&self.open).len() >= self.images_open_max && self.close_oldest() {}
+        while locked(&self.open).len() >= self.config.open_max && self.close_oldest() {}
         locked(&self.open).insert(image.id, image.clone());
     }
 
@@ -320,8 +326,27 @@ impl Catalog {
         true
     }
 
-    /// Points a tag to an image that is in the store.
+    /// Does `work` with all images of the store, and those that clients have open.
+    pub fn collection<T>(&self, work: impl FnOnce(Collection<'_>, BTreeSet<ImageId>) -> T) -> T {
+        // Nothing that was learned is saved: it goes as well.
+        let forget = |id: ImageId| drop(locked(&self.open).remove(&id));
+        work(Collection { store: &*self.store, names: &self.names, forget: &forget }, self.uses.images())
+    }
+
+    /// Speaks for an image that gets a name: it is not collected until it has it. Blocks.
+    pub fn hold(&self, id: ImageId) -> Result<(), Failure> {
+        self.collection(|collection, _| collection.hold(&BTreeSet::from([id]), &unix_seconds))
+    }
+
+    /// Speaks for the images that clients have open, from time to time. Blocks.
+    pub fn hold_opened(&self) -> Result<(), Failure> {
+        let Some(opened) = self.uses.due() else { return Ok(()) };
+        self.collection(|collection, _| collection.hold(&opened, &unix_seconds))
+    }
+
+    /// Points a tag to an image that is in the store, and that [`Catalog::hold`] has spoken for.
     pub fn set_tag(&self, name: &str, tag: &str, id: ImageId) -> Result<(), StoreError> {
+        collect::note_version(&*self.store, (name, tag), id, unix_seconds())?;
         self.names.set_tag(name, tag, id)?;
         // The upload may have put a whole file where a damaged one was: who has the image open
         // reads the new one.

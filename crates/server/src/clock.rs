@@ -14,6 +14,11 @@ pub(crate) struct Clock {
     is_stopped: bool,
 }
 
+/// Seconds since 1970; 0 while the machine's clock is before that.
+pub(crate) fn unix_seconds() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 #[cfg(test)]
 thread_local! {
     /// Clocks that this thread starts stand still while the runtime's timers run: links seem to

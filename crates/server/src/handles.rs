@@ -7,6 +7,7 @@ use units::ImageId;
 use wire::ImageHandle;
 
 use crate::published::Published;
+use crate::uses::{Use, Uses};
 use crate::volumes::{OpenVolume, Served};
 
 /// Images and volumes one connection may have open.
@@ -16,9 +17,9 @@ pub(crate) const HANDLES_MAX: usize = 64;
 ///
 /// Invariant: a handle stands for the same image or volume as long as the connection lives, and
 /// there are at most [`HANDLES_MAX`].
-#[derive(Default)]
 pub(crate) struct Handles {
     opened: Vec<Open>,
+    uses: Arc<Uses>,
 }
 
 enum Open {
@@ -27,11 +28,17 @@ enum Open {
         id: ImageId,
         file: Arc<dyn Object>,
         image: Weak<Published>,
+        _use: Use,
     },
     Volume(Arc<OpenVolume>),
 }
 
 impl Handles {
+    /// None yet. Images count among `uses` as long as they have a handle.
+    pub fn new(uses: Arc<Uses>) -> Handles {
+        Handles { opened: Vec::new(), uses }
+    }
+
     /// An image that is open, also in the server.
     pub fn get(&self, handle: ImageHandle) -> Option<Arc<Published>> {
         match self.opened.get(handle.0 as usize)? {
@@ -43,7 +50,7 @@ impl Handles {
     /// An image that the server closed meanwhile.
     pub fn closed(&self, handle: ImageHandle) -> Option<(ImageId, Arc<dyn Object>)> {
         match self.opened.get(handle.0 as usize)? {
-            Open::Image { id, file, image } if image.strong_count() == 0 => Some((*id, file.clone())),
+            Open::Image { id, file, image, .. } if image.strong_count() == 0 => Some((*id, file.clone())),
             _ => None,
         }
     }
@@ -76,7 +83,12 @@ impl Handles {
 
     /// The handle of an image, given at the first time. `None` if there are too many.
     pub fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
-        let new = Open::Image { id: image.id, file: image.object(), image: Arc::downgrade(image) };
+        let new = Open::Image {
+            id: image.id,
+            file: image.object(),
+            image: Arc::downgrade(image),
+            _use: self.uses.add(image.id),
+        };
         let known = self.opened.iter().position(|open| matches!(open, Open::Image { id, .. } if *id == image.id));
         match known {
             Some(index) => {

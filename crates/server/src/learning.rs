@@ -8,6 +8,7 @@
 use std::ops::{Deref, DerefMut};
 
 use predict::{ActionPredictor, Predictor, Reader, Verdict};
+use profile::ActionSet;
 use units::{Moment, PageId, Token};
 
 use crate::account::Reserved;
@@ -41,6 +42,15 @@ impl Learning {
             self.predictor.shrink_to(self.memory.bytes());
         }
         verdict
+    }
+
+    /// As [`ActionPredictor::join`].
+    pub fn join(&mut self, base: &ActionSet, theirs: &ActionSet) {
+        self.predictor.join(base, theirs);
+        let bytes = self.predictor.memory_bytes();
+        if bytes > self.memory.bytes() && !self.memory.grow_to(bytes + STEP_BYTES) {
+            self.predictor.shrink_to(self.memory.bytes());
+        }
     }
 
     /// Ends runs that are over ([`Predictor::expire`]), and gives back memory that is not needed.

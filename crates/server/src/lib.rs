@@ -11,7 +11,8 @@
 //! - `session`: one connection; `done`: what comes back to it; `handles`: what it has open;
 //! - `push`: the streams of one connection, fed from bundles (`bundle`, `bundler`) or compressed
 //!   live (`builders`); `advice`: what the predictor wants pushed;
-//! - `upload`: images that arrive; `catalog`: names, tags, open images (`published`);
+//! - `upload`: images that arrive; `catalog`: names, tags, open images (`published`); `collect`:
+//!   which images stay;
 //! - `volumes`: folders of mutable files, and the order in which their files are used;
 //! - `device`, `record`: what each device has; `learned`, `learning`: what programs touch;
 //!   `provider`, `blocks`: what is decoded in memory;
@@ -37,6 +38,7 @@ mod bundle;
 mod bundler;
 mod catalog;
 mod clock;
+mod collect;
 mod config;
 mod decoded;
 mod decoder;
@@ -51,10 +53,12 @@ mod learning;
 mod lock;
 mod log;
 mod lru;
+mod manage;
 mod mapping;
 mod metrics;
 mod name;
 mod panics;
+mod pattern;
 mod peer;
 mod processor;
 mod proofs;
@@ -71,6 +75,7 @@ mod speed;
 mod storage;
 mod tls;
 mod upload;
+mod uses;
 pub mod volumes;
 mod warm;
 

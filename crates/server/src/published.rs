@@ -17,6 +17,7 @@ use crate::blocks::BlockCache;
 use crate::bundle::kept::Bundles;
 use crate::decoded::{DecodedBlocks, Taken};
 use crate::error::Failure;
+use crate::learned::Saved;
 use crate::learning::Learning;
 use crate::lock::locked;
 use crate::metrics::Metrics;
@@ -43,8 +44,8 @@ pub(crate) struct Published {
     hash_tree: OnceLock<HashTree>,
     /// To prove hashes of blocks with.
     block_tree: Option<HashTree>,
-    /// Hash of the learned file as it was saved last.
-    pub saved: Mutex<Option<blake3::Hash>>,
+    /// The learned file as it was saved last.
+    pub saved: Mutex<Saved>,
     /// When it was used last, by [`USES`].
     used: AtomicU64,
     /// Memory of the metadata.
@@ -79,7 +80,7 @@ impl Published {
             bundles: Bundles::default(),
             deriving: Mutex::new(()),
             hash_tree: OnceLock::new(),
-            saved: Mutex::new(None),
+            saved: Mutex::default(),
             used: AtomicU64::new(USES.fetch_add(1, Ordering::Relaxed)),
             _reserved: reserved,
         };

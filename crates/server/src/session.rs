@@ -11,6 +11,7 @@ mod block_touches;
 mod client;
 mod commits;
 mod far;
+mod manage;
 mod metadata;
 mod near;
 mod outgoing;
@@ -130,7 +131,7 @@ impl Session {
         let session = Session {
             wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
             client,
-            handles: Handles::default(),
+            handles: Handles::new(shared.catalog.uses.clone()),
             pushes: None,
             touches: BlockTouches::default(),
             uploads: Uploads::new(reports),

@@ -145,10 +145,20 @@ impl Shared {
     pub fn upkeep(&self) {
         self.log.sum_up(std::time::Instant::now());
         self.part("the store", || self.storage.check(&self.log));
+        self.part("open images", || self.hold_opened());
         self.part("uploads", || self.uploads.interrupted().expire(self.config.uploads.kept));
         self.part("volumes", || self.volumes.upkeep(self.now(), &**self.store(), &self.metrics, &self.log));
         for image in self.catalog.opened() {
             self.part("an image", || self.keep_up(&image));
+        }
+    }
+
+    /// Has no other server collect what clients have open here.
+    fn hold_opened(&self) {
+        if !self.store().is_read_only()
+            && let Err(failure) = self.catalog.hold_opened()
+        {
+            self.log.warning(format_args!("open images may be collected: {failure}"));
         }
     }
 
@@ -167,6 +177,8 @@ impl Shared {
         };
         if !changed.is_empty() {
             self.save(image);
+        } else if let Err(failure) = learned::look(&**self.store(), image, &self.config.learning) {
+            self.log.warning(format_args!("what others learned of image {} is not known: {failure}", image.id));
         }
         if let Some(bundler) = &self.bundler {
             bundler.keep_up(image, changed, self.now());

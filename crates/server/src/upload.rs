@@ -106,6 +106,11 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
+    /// Name and tag.
+    fn place(&self) -> (&str, &str) {
+        (&self.name, &self.tag)
+    }
+
     /// Refuses what cannot become an image before a byte of it is taken.
     pub fn check(
         config: &Config,
@@ -379,7 +384,8 @@ impl Upload {
         let service = &*self.service;
         if let Some(publisher) = &self.announced.publisher {
             // Before its blocks are asked for.
-            publisher.check(&*service.store, &self.announced, complete.id())?;
+            let Announced { file_bytes, .. } = *self.announced;
+            publisher.check(&*service.store, self.announced.place(), complete.id(), file_bytes)?;
         }
         let mut staged = complete.stage(service, &self.announced, share)?;
         staged.copy_known_blocks(service, &self.announced, &self.reports)?;

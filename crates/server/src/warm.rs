@@ -96,7 +96,7 @@ fn most_used(shared: &Shared, until: Instant) -> Vec<ImageId> {
             break;
         }
         // A file that is of no use is reported when its image is opened.
-        if let Ok(Some((actions, _))) = learned::load(&**store, id) {
+        if let Ok(Some(actions)) = learned::load(&**store, id) {
             let uses = actions.iter().fold(0u64, |uses, action| uses.saturating_add(action.uses));
             found.push((Reverse(uses), id));
         }

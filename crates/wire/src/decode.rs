@@ -13,8 +13,8 @@ use crate::format::{
     TRUST_FILES_BYTES_MAX, TRUST_KNOWN_BYTES_MAX, VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
 };
 use crate::message::{
-    ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader,
-    PushPiece, Reply, Request, ServerMessage,
+    ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, ManageAsk, Notice, PushEncoding, PushEndReason,
+    PushHeader, PushPiece, Reply, Request, ServerMessage,
 };
 use crate::volume::coding as volume;
 
@@ -71,6 +71,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::Status
         | ClientKind::TrustRead
         | ClientKind::TrustWrite
+        | ClientKind::Manage
         | ClientKind::VolumeOpen
         | ClientKind::PutOpen => {
             ClientMessage::Request { request: request(&mut reader)?, ask: client_request(kind, &mut reader)? }
@@ -160,6 +161,10 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
                 files: reader.bulk("files", 1, TRUST_FILES_BYTES_MAX)?,
             }
         }
+        ClientKind::Manage => {
+            let bytes = usize::from(reader.u8("name length")?);
+            Request::Manage { name: reader.text("name", bytes)?, ask: ManageAsk::read(reader)? }
+        }
         ClientKind::PutOpen => {
             let file_bytes = reader.u64("file bytes")?;
             let metadata_offset = reader.u64("metadata offset")?;
@@ -224,6 +229,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::StatusReply
         | ServerKind::TrustFiles
         | ServerKind::TrustWritten
+        | ServerKind::Managed
         | ServerKind::PutDone
         | ServerKind::VolumeOpened
         | ServerKind::FileOpened
@@ -278,6 +284,7 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
             Reply::TrustFiles { codec, raw_bytes, bytes: reader.bulk("bytes", 1, TRUST_FILES_BYTES_MAX)? }
         }
         ServerKind::TrustWritten => Reply::TrustWritten,
+        ServerKind::Managed => Reply::Managed { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
         ServerKind::PutDone => Reply::PutDone { id: ImageId(reader.id("id")?) },
         ServerKind::VolumeOpened => {
             let (volume, id, block_bytes) = (image(reader)?, reader.u128("id")?, reader.u32("block bytes")?);

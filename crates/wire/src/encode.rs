@@ -84,6 +84,7 @@ fn client_request(writer: Writer, ask: &Request) -> Frame {
         Request::TrustWrite { name, files } => {
             return writer.u8(name.len() as u8).raw(name.as_bytes()).finish_with(files.clone());
         }
+        Request::Manage { name, ask } => ask.write(writer.u8(name.len() as u8).raw(name.as_bytes())),
         Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
             writer.u64(*file_bytes).u64(*metadata_offset).u64(*metadata_bytes).u8(name.len() as u8).raw(name.as_bytes())
         }
@@ -138,7 +139,7 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
         }
         Reply::Pages { codec, bytes } => writer.u8(*codec).finish_with(bytes.clone()),
         Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
-        Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),
+        Reply::Listing { json } | Reply::Status { json } | Reply::Managed { json } => writer.finish_with(json.clone()),
         Reply::PutDone { id } => writer.raw(&id.0).finish(),
         Reply::TrustFiles { codec, raw_bytes, bytes } => writer.u8(*codec).u32(*raw_bytes).finish_with(bytes.clone()),
         Reply::TrustWritten => writer.finish(),

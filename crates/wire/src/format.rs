@@ -37,6 +37,8 @@ pub const FEATURE_SIGNED_NAMES: u64 = 2048;
 /// Feature bit 12: the client says who it is with a Bearer, right behind its Hello. Only a client
 /// that sends one states it.
 pub const FEATURE_TOKENS: u64 = 4096;
+/// Feature bit 13: the server takes Manage.
+pub const FEATURE_MANAGE: u64 = 8192;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_VOLUMES
@@ -46,7 +48,8 @@ pub const FEATURES: u64 = FEATURE_HINTS
     | FEATURE_DECODED
     | FEATURE_LONE_PAGES
     | FEATURE_SIGNED_NAMES
-    | FEATURE_TOKENS;
+    | FEATURE_TOKENS
+    | FEATURE_MANAGE;
 /// Those that a connection uses unless its owner says otherwise.
 pub const FEATURES_USUAL: u64 = FEATURES & !(FEATURE_START | FEATURE_LONE_PAGES | FEATURE_TOKENS);
 
@@ -278,6 +281,8 @@ kinds! {
         TrustRead = 0x56,
         /// Publishes what a publisher has signed.
         TrustWrite = 0x57,
+        /// Changes what the server keeps.
+        Manage = 0x58,
         /// First touches that needed no network.
         Touch = 0x20,
         /// An action has ended.
@@ -368,6 +373,8 @@ kinds! {
         TrustFiles = 0xdc,
         /// Answers TrustWrite.
         TrustWritten = 0xdd,
+        /// Answers Manage.
+        Managed = 0xde,
         /// Begins a push stream.
         PushStart = 0xa0,
         /// Pages of a push stream.
@@ -440,6 +447,7 @@ impl ServerKind {
             | ServerKind::Push
             | ServerKind::VolumePush
             | ServerKind::Listing
+            | ServerKind::Managed
             | ServerKind::StatusReply
             | ServerKind::TrustFiles
             | ServerKind::Entries

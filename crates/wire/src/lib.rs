@@ -37,8 +37,8 @@ pub use client::{ClientConfig, ClientConnection, ClientEvent, Unanswered};
 pub use coding::Output;
 pub use error::{Refused, WireError};
 pub use message::{
-    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece,
-    Reply, Request,
+    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, ManageAsk, Notice, PushEncoding, PushEndReason, PushHeader,
+    PushPiece, Reply, Request,
 };
 pub use piece::PieceForm;
 pub use server::{MEMORY_PER_BYTE, PushPosition, ServerConfig, ServerConnection, ServerEvent};

@@ -3,6 +3,7 @@
 //! Requests and replies are enums of their own. Both state machines work on them as a whole: they
 //! replay requests after a lost connection, and check that a reply fits its request.
 
+mod manage;
 mod request;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use crate::volume::Share;
 
 pub use crate::code::ErrorCode;
 pub use crate::range::BlockRange;
+pub use manage::ManageAsk;
 pub use request::{Reply, Request};
 
 /// The number of an image on one connection, given by the server in `Opened`.

@@ -61,7 +61,23 @@ pub const JOBS: &[Job] = &[
                     "runnel push --sign keys app.rnl runnel://server/app:2.1",
                 ],
             ),
-            ("images", &["runnel images runnel://server"]),
+            (
+                "images",
+                &[
+                    "runnel images runnel://server",
+                    #[cfg(feature = "full")]
+                    "runnel images rm runnel://server/app:1",
+                ],
+            ),
+            #[cfg(feature = "full")]
+            ("tag", &["runnel tag runnel://server/app:2.1 app:stable"]),
+            #[cfg(feature = "full")]
+            (
+                "retain",
+                &["runnel retain runnel://server 'app-*:stable' --keep 3 --for 30d", "runnel retain runnel://server"],
+            ),
+            #[cfg(feature = "full")]
+            ("gc", &["runnel gc runnel://server --dry-run", "runnel gc runnel://server --grace 12h"]),
             (
                 "mount",
                 &[

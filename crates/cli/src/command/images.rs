@@ -7,22 +7,38 @@ use connection::{Config, Server};
 
 use crate::command::trust::TrustArgs;
 
-/// List what a server publishes
+/// List what a server publishes, or take names away
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
     /// runnel://host[:port], or runnels:// for TLS
-    server: String,
+    #[arg(required = true)]
+    server: Option<String>,
     /// Print the server's JSON
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
     trust: TrustArgs,
+
+    #[cfg(feature = "full")]
+    #[command(subcommand)]
+    command: Option<Action>,
+}
+
+#[cfg(feature = "full")]
+#[derive(clap::Subcommand)]
+enum Action {
+    Rm(crate::command::manage::RemoveArgs),
 }
 
 /// One line per tag: name, id, size.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let server = Server::parse(&args.server)?;
+    #[cfg(feature = "full")]
+    if let Some(Action::Rm(args)) = &args.command {
+        return crate::command::manage::remove(args);
+    }
+    let server = Server::parse(&args.server.unwrap_or_default())?;
     let listing = client::admin::list(&server, &args.trust.trust()?, Config::default().open_deadline)?;
     if args.json {
         outln!("{listing}");

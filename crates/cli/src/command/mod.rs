@@ -20,6 +20,8 @@ pub mod images;
 pub mod launch;
 pub mod launchd;
 pub mod ls;
+#[cfg(feature = "full")]
+pub mod manage;
 pub mod mount;
 #[cfg(feature = "full")]
 pub mod pack;
@@ -45,6 +47,8 @@ pub mod specialise;
 pub mod status;
 #[cfg(feature = "full")]
 pub mod syscalls;
+#[cfg(feature = "full")]
+pub mod time;
 #[cfg(feature = "full")]
 pub mod token;
 pub mod trust;

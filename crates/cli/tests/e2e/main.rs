@@ -6,6 +6,7 @@ mod access;
 mod attributes;
 mod bad_input;
 mod cached;
+mod collect;
 mod continuity;
 mod coverage;
 mod cpython;

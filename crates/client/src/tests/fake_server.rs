@@ -403,7 +403,7 @@ pub(crate) fn honest_reply(tree: &Tree, ask: &Request) -> Option<Reply> {
         }
         Request::List => Reply::Listing { json: Bytes::from_static(b"{\"images\":[]}") },
         Request::Status => Reply::Status { json: Bytes::from_static(b"{\"pulls\":0}") },
-        Request::TrustRead { .. } | Request::TrustWrite { .. } => {
+        Request::TrustRead { .. } | Request::TrustWrite { .. } | Request::Manage { .. } => {
             Reply::error(ErrorCode::BadRequest, "not in this test")
         }
         Request::PutOpen { .. } => return None,

@@ -30,15 +30,13 @@ use toml::Spanned;
 
 use super::limits::Limits;
 use super::{AccessError, stamp, tokens};
+use crate::pattern::Pattern;
 
 /// The principal of clients that show neither certificate nor token.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// Longest name of a principal: it stands in messages of 256 bytes.
 const NAME_BYTES_MAX: usize = 48;
-
-/// Longest pattern: the longest name and tag.
-const PATTERN_BYTES_MAX: usize = 257;
 
 /// What a principal may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +51,8 @@ pub(crate) enum Right {
     VolumeWrite,
     /// Read the status document.
     Stat,
+    /// Say which images stay, and delete the others.
+    Admin,
 }
 
 impl Right {
@@ -64,6 +64,7 @@ impl Right {
             Right::VolumeRead => "volume:read",
             Right::VolumeWrite => "volume:write",
             Right::Stat => "stat",
+            Right::Admin => "admin",
         }
     }
 }
@@ -219,6 +220,7 @@ impl Principal {
                 Right::VolumeRead => matches(&self.volume_read) || matches(&self.volume_write),
                 Right::VolumeWrite => matches(&self.volume_write),
                 Right::Stat => self.stat,
+                Right::Admin => false,
             }
     }
 
@@ -239,64 +241,6 @@ fn teacher_of(name: &str) -> Teacher {
     Teacher(u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])).max(1))
 }
 
-/// Which names a right is for. `*` stands for any text, but not for the `:` before a tag.
-#[derive(Debug, PartialEq, Eq)]
-enum Pattern {
-    /// All images and all ids, or all volumes.
-    All,
-    /// `NAME:TAG`; `NAME` alone means all its tags.
-    Image { name: String, tag: String },
-    /// `@ID`.
-    Id(String),
-    /// A volume.
-    Volume(String),
-}
-
-impl Pattern {
-    fn of_images(text: &str) -> Result<Pattern, String> {
-        if text == "*" {
-            return Ok(Pattern::All);
-        }
-        if let Some(id) = text.strip_prefix('@') {
-            let good = |byte: u8| byte.is_ascii_digit() || b"abcdef*".contains(&byte);
-            let fits = !id.is_empty() && id.len() <= PATTERN_BYTES_MAX && id.bytes().all(good);
-            return if fits { Ok(Pattern::Id(id.into())) } else { Err(format!("{text:?} is no pattern of image ids")) };
-        }
-        let (name, tag) = text.split_once(':').unwrap_or((text, "*"));
-        if !is_pattern(name) || !is_pattern(tag) {
-            return Err(format!(
-                "{text:?} is no pattern of images: write NAME, NAME:TAG or @ID, with `*` for any text"
-            ));
-        }
-        Ok(Pattern::Image { name: name.into(), tag: tag.into() })
-    }
-
-    fn of_volumes(text: &str) -> Result<Pattern, String> {
-        match text {
-            "*" => Ok(Pattern::All),
-            text if is_pattern(text) => Ok(Pattern::Volume(text.into())),
-            text => Err(format!("{text:?} is no pattern of volumes: write NAME, with `*` for any text")),
-        }
-    }
-
-    fn matches(&self, found: &str) -> bool {
-        match self {
-            Pattern::All => true,
-            Pattern::Id(id) => found.strip_prefix('@').is_some_and(|found| glob(id, found)),
-            Pattern::Image { name, tag } => {
-                found.split_once(':').is_some_and(|(stem, found)| glob(name, stem) && glob(tag, found))
-            }
-            Pattern::Volume(name) => glob(name, found),
-        }
-    }
-}
-
-/// Letters, digits and what names may hold, and `*`.
-fn is_pattern(text: &str) -> bool {
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-*".contains(&byte);
-    !text.is_empty() && text.len() <= PATTERN_BYTES_MAX && text.bytes().all(good)
-}
-
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match name {
@@ -305,32 +249,6 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
         name if !name.bytes().all(good) => Err("names have letters, digits, '.', '_' and '-'"),
         _ => Ok(()),
     }
-}
-
-/// Whether a text fits a pattern in which `*` stands for any text. Goes back to the last `*` only,
-/// so it takes no longer than the product of the lengths.
-fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Behind the last `*`, and where its text ends so far.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                p += 1;
-                star = Some((p, t));
-            }
-            Some(byte) if *byte == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match &mut star {
-                Some((behind, end)) => {
-                    *end += 1;
-                    (p, t) = (*behind, *end);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]

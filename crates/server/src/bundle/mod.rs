@@ -99,7 +99,7 @@ pub(crate) struct Fit {
 }
 
 /// Where the bundles of all images lie in the store.
-const FOLDER: &str = "bundles";
+pub(crate) const FOLDER: &str = "bundles";
 
 /// The folder of an image's bundles.
 pub(crate) fn folder(image: ImageId) -> String {

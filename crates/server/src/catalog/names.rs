@@ -176,6 +176,12 @@ impl Names {
         Ok(keys.collect())
     }
 
+    /// The images of files dropped into the top folder, of those that can be read.
+    pub fn dropped_ids(&self) -> Result<Vec<ImageId>, Failure> {
+        let keys = self.dropped_keys()?;
+        Ok(keys.iter().filter_map(|key| Some(self.dropped(key).ok()??.0)).collect())
+    }
+
     /// One warning for each image file that cannot be served: cut short, damaged, or no image at
     /// all; and one for each tag that points to no image. Reads the superblock of each image.
     pub fn warn_of_unusable(&self) {
@@ -189,7 +195,7 @@ impl Names {
                 self.log.warning(format_args!("not served: {failure}"));
             }
         }
-        for (name, tag) in self.tags().unwrap_or_default() {
+        for (name, tag) in self.tags(LISTED_MAX + 1).unwrap_or_default() {
             let found = self.tag(&name, &tag).and_then(|id| id.map(|id| self.uploaded(id)).transpose());
             if let Err(failure) = found {
                 self.log.warning(format_args!("not served: {name}:{tag}: {failure}"));
@@ -211,7 +217,7 @@ impl Names {
 
     /// A name for which `may` holds and that stands for this image now.
     pub fn name_of(&self, id: ImageId, may: impl Fn(&str) -> bool) -> Result<Option<String>, Failure> {
-        for (name, tag) in self.tags()? {
+        for (name, tag) in self.tags(LISTED_MAX + 1)? {
             let text = format!("{name}:{tag}");
             // A broken neighbour must not hide the image that was asked for.
             if may(&text) && self.tag(&name, &tag).ok().flatten() == Some(id) {
@@ -255,7 +261,7 @@ impl Names {
     /// What is published. Files that are no images are left out.
     pub fn listing(&self) -> Result<Listing, Failure> {
         let mut images = Vec::new();
-        for (name, tag) in self.tags()? {
+        for (name, tag) in self.tags(LISTED_MAX + 1)? {
             if let Some(id) = self.tag(&name, &tag).ok().flatten()
                 && let Ok(file_bytes) = self.store.len(&image_key(id))
             {
@@ -282,15 +288,15 @@ impl Names {
         Ok(Listing { images, truncated })
     }
 
-    /// Names and tags of uploads.
-    fn tags(&self) -> Result<Vec<(String, String)>, Failure> {
+    /// Names and tags of uploads, at most so many.
+    pub fn tags(&self, most: usize) -> Result<Vec<(String, String)>, Failure> {
         let mut tags = Vec::new();
         for folder in self.store.list("tags")? {
             let Listed::Folder(folder) = folder else { continue };
             for entry in self.store.list(&folder)? {
                 let Listed::Object(key) = entry else { continue };
                 if let Some((name, tag)) = key.trim_start_matches("tags/").split_once('/')
-                    && tags.len() <= LISTED_MAX
+                    && tags.len() < most
                 {
                     tags.push((name.to_owned(), tag.to_owned()));
                 }

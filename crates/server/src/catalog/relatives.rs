@@ -130,16 +130,16 @@ impl Catalog {
             let actions = locked(&open.predictor).actions().clone();
             return (!actions.is_empty()).then(|| work(&actions, &open.metadata));
         }
-        let (actions, _) = learned::load(&*self.store, id).ok()??;
+        let actions = learned::load(&*self.store, id).ok()??;
         let (_, object) = self.names.find(&Name::Id(id)).ok()?;
         let source = ImageObject(object);
-        let superblock = Superblock::read(&source, &self.limits).ok()?;
+        let superblock = Superblock::read(&source, &self.config.limits).ok()?;
         let bytes = superblock.metadata_memory_bytes() + superblock.opening_memory_bytes();
         if bytes > METADATA_BYTES_MAX {
             return None;
         }
         let _memory = self.memory.take(bytes as usize)?;
-        let metadata = Metadata::open(&source, &self.limits).ok()?;
+        let metadata = Metadata::open(&source, &self.config.limits).ok()?;
         Some(work(&actions, &metadata))
     }
 

@@ -1,5 +1,7 @@
 //! What is learned, and what is in memory before it is asked for.
 
+use std::time::Duration;
+
 /// Settings of learning and of pushes.
 #[derive(Clone, Debug)]
 pub struct LearningConfig {
@@ -16,6 +18,9 @@ pub struct LearningConfig {
     pub provider_threshold: f64,
     /// Segments the Provider reads ahead of a push (SYSFLOW: three).
     pub provider_ahead: usize,
+    /// How often the server looks for what other servers of a shared store learned of an image that
+    /// is open.
+    pub look_every: Duration,
 }
 
 impl Default for LearningConfig {
@@ -26,6 +31,7 @@ impl Default for LearningConfig {
             provider: Provider::default(),
             provider_threshold: 0.04,
             provider_ahead: 3,
+            look_every: Duration::from_secs(20),
         }
     }
 }

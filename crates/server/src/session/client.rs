@@ -88,7 +88,7 @@ impl Client {
     /// Refuses what the client may not do.
     pub fn check(&self, right: Right, name: &str) -> Result<(), Failure> {
         let checked = match &self.access {
-            Rights::Open(access) if right == Right::Push => access.check(),
+            Rights::Open(access) if matches!(right, Right::Push | Right::Admin) => access.check(),
             Rights::Open(_) => Ok(()),
             Rights::Guarded(guard) => guard.check(right, name),
         };

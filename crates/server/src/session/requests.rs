@@ -10,7 +10,7 @@ use wire::{ImageHandle, Reply, Request};
 use super::far::{self, By};
 use super::pushes::Pushes;
 use super::workers::Reading;
-use super::{Session, access, metadata, near, signed};
+use super::{Session, access, manage, metadata, near, signed};
 use crate::access::Right;
 use crate::admin;
 use crate::budget::{Budget, Room};
@@ -45,6 +45,7 @@ impl Session {
             }
             Request::TrustRead { name, known } => signed::read(self, request, name, known),
             Request::TrustWrite { name, files } => signed::write(self, request, name, files),
+            Request::Manage { name, ask } => manage::ask(self, request, name, ask),
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {

@@ -29,11 +29,13 @@ pub struct Hooked {
     hook: Hook,
     /// What it says of the room on its disk.
     pub free: Option<u64>,
+    /// Several servers write it.
+    pub shared: bool,
 }
 
 impl Hooked {
     pub fn new(inner: Memory, hook: impl Fn(&str, Operation) + Send + Sync + 'static) -> Hooked {
-        Hooked { inner, hook: Arc::new(hook), free: None }
+        Hooked { inner, hook: Arc::new(hook), free: None, shared: false }
     }
 }
 
@@ -67,6 +69,10 @@ impl Store for Hooked {
     fn delete(&self, key: &str) -> Result<(), StoreError> {
         (self.hook)(key, Operation::Delete);
         self.inner.delete(key)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -12,6 +12,7 @@ use wire::PushEndReason;
 
 use super::bundles::wants_lz4;
 use super::client::Client;
+use super::hooked::Hooked;
 use super::learning::{actions, bundles, set, teach, without_bundles};
 use super::rig::{Rig, config, image, nodes, program};
 use crate::bundle::Bundle;
@@ -175,4 +176,47 @@ fn the_actions_that_travel_with_an_image_are_pushed_before_anything_was_learned(
         let (rig, _) = Rig::with_image(&packed(profile), without_bundles);
         teach(&rig, 1, &program);
     }
+}
+
+/// Servers on one store, each of which learns another program.
+#[test]
+fn servers_of_one_store_push_what_the_others_learned() {
+    let bytes = image(24);
+    let store = Memory::new();
+    store.put_atomic("app.rnl", &bytes).unwrap();
+    let start = || {
+        let mut shared = Hooked::new(store.clone(), |_, _| ());
+        shared.shared = true;
+        let mut config = config(StoreAt::Open(Arc::new(shared)));
+        config.learning.look_every = std::time::Duration::ZERO;
+        Rig::start(config)
+    };
+    let servers: Vec<Rig> = (0..3).map(|_| start()).collect();
+    // Of different pages, so that none is taken for another one.
+    let programs: Vec<Vec<PageId>> = program(&bytes, 5, 600).chunks(200).map(<[PageId]>::to_vec).collect();
+    let mut clients: Vec<Client> = Vec::new();
+    for (rig, program) in servers.iter().zip(&programs) {
+        let mut client = Client::connect(rig.address, 1);
+        let handle = client.open("app");
+        client.run(handle, Token(1), program);
+        client.end(handle, Token(1));
+        clients.push(client);
+    }
+    for client in &mut clients {
+        client.status_until(|status| actions(status) == 3);
+    }
+    for rig in &servers {
+        for (device, program) in (10..).zip(&programs) {
+            let mut client = Client::connect(rig.address, device);
+            let handle = client.open("app");
+            client.pull(handle, Token(2), program[0]);
+            client.until(|client| set(program).is_subset(&client.have));
+        }
+    }
+    drop(clients);
+    servers.into_iter().for_each(Rig::stop);
+    let Listed::Object(key) = store.list("learned").unwrap().remove(0) else { panic!("a file") };
+    let saved = profile::decode(&store.get(&key, 1 << 20).unwrap(), &profile::Limits::default()).unwrap();
+    let firsts: std::collections::HashSet<PageId> = saved.iter().map(profile::Action::first_page).collect();
+    assert_eq!((saved.len(), firsts), (3, programs.iter().map(|program| program[0]).collect()));
 }

@@ -10,34 +10,36 @@ use store::{Listed, Store};
 use units::ImageId;
 use wire::ErrorCode;
 
-use super::Announced;
 use crate::access::Usage;
 use crate::catalog::image_key;
 use crate::catalog::names::tag_key;
 use crate::error::Failure;
+
+/// A name and a tag.
+type Place<'a> = (&'a str, &'a str);
 
 /// The principal that publishes an image.
 #[derive(Clone, Debug)]
 pub(crate) struct Publisher(pub Arc<Usage>);
 
 impl Publisher {
-    /// Refuses an image that exceeds a quota. Blocks.
-    pub fn check(&self, store: &dyn Store, announced: &Announced, id: ImageId) -> Result<(), Failure> {
+    /// Refuses an image of a file of so many bytes that exceeds a quota under this name and tag.
+    /// Blocks.
+    pub fn check(&self, store: &dyn Store, at: Place<'_>, id: ImageId, file_bytes: u64) -> Result<(), Failure> {
         let (usage, limits) = (&self.0, self.0.limits());
-        if limits.tags.is_some() && !exists(store, &tag_key(&announced.name, &announced.tag)) {
+        if limits.tags.is_some() && !exists(store, &tag_key(at.0, at.1)) {
             usage.check("tags", limits.tags, self.tags(store)?, 1, ErrorCode::NoSpace)?;
         }
         if limits.stored_bytes.is_some() && !exists(store, &image_key(id)) {
             let used = self.stored_bytes(store)?;
-            usage.check("stored_bytes", limits.stored_bytes, used, announced.file_bytes, ErrorCode::NoSpace)?;
+            usage.check("stored_bytes", limits.stored_bytes, used, file_bytes, ErrorCode::NoSpace)?;
         }
         Ok(())
     }
 
     /// Notes whose the image and the tag are that are about to be published, if they are new.
     /// Blocks.
-    pub fn note(&self, store: &dyn Store, announced: &Announced, id: ImageId) -> Result<(), Failure> {
-        let Announced { name, tag, .. } = announced;
+    pub fn note(&self, store: &dyn Store, (name, tag): Place<'_>, id: ImageId) -> Result<(), Failure> {
         if !exists(store, &image_key(id)) {
             store.put_atomic(&format!("{}/{id}", self.folder("images")), b"")?;
         }

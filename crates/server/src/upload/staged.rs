@@ -197,16 +197,18 @@ impl Staged {
         let _publishing = locked(&service.publishing);
         let was_there = service.store.open(&key).is_ok();
         if let Some(publisher) = &announced.publisher {
-            publisher.check(&*service.store, announced, id)?;
-            publisher.note(&*service.store, announced, id)?;
+            publisher.check(&*service.store, announced.place(), id, announced.file_bytes)?;
+            publisher.note(&*service.store, announced.place(), id)?;
         }
+        service.catalog.hold(id)?;
         service.catalog.save_expected(&self.metadata, &source, &announced.name, &announced.tag);
         self.upload.commit(&key)?;
         if let Err(error) = service.catalog.set_tag(&announced.name, &announced.tag, id) {
-            // Another server of the store may have a tag for it by now.
-            if service.store.is_shared() {
-                service.log.warning(format_args!("image {id} may have no tag and stays in the store"));
-            } else if !was_there && let Err(error) = service.store.delete(&key) {
+            // Another server of the store may have a tag for it by now; else a collection finds it.
+            if !was_there
+                && !service.store.is_shared()
+                && let Err(error) = service.store.delete(&key)
+            {
                 service.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
             }
             return Err(error.into());

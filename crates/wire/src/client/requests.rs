@@ -219,6 +219,10 @@ fn check(ask: &Request) -> Result<(), Refused> {
             limit("bytes of a name", name.len() as u64, 0, NAME_BYTES_MAX as u64)?;
             limit("bytes of signed files", files.len() as u64, 1, TRUST_FILES_BYTES_MAX as u64)
         }
+        Request::Manage { name, ask } => {
+            limit("bytes of a name", name.len() as u64, 0, NAME_BYTES_MAX as u64)?;
+            limit("bytes of another name", u64::from(ask.fits()), 1, 1)
+        }
         Request::Volume { ask, .. } => crate::volume::limits::check(ask),
         Request::PullBlock { .. } | Request::List | Request::Status => Ok(()),
     }

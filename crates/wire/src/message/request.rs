@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use units::{BlockId, ImageId, PageId, StreamId, Token};
 
-use super::{ErrorCode, ImageHandle};
+use super::{ErrorCode, ImageHandle, ManageAsk};
 use crate::format::{ClientKind, ServerKind};
 use crate::volume::coding as volume;
 use crate::volume::{VolumeAsk, VolumeReply};
@@ -74,6 +74,13 @@ pub enum Request {
         name: String,
         /// The files, which this crate does not interpret.
         files: Bytes,
+    },
+    /// Changes what the server keeps. Only if both sides know [`crate::format::FEATURE_MANAGE`].
+    Manage {
+        /// The name or pattern that it is about, at most 255 bytes; empty if it is about none.
+        name: String,
+        /// What.
+        ask: ManageAsk,
     },
     /// Opens a volume. Only if both sides know [`crate::format::FEATURE_VOLUMES`]: a server without
     /// it takes the frame for a broken rule.
@@ -155,6 +162,7 @@ impl Request {
             (Request::Status, Reply::Status { .. }) => true,
             (Request::TrustRead { .. }, Reply::TrustFiles { .. }) => true,
             (Request::TrustWrite { .. }, Reply::TrustWritten) => true,
+            (Request::Manage { .. }, Reply::Managed { .. }) => true,
             (Request::PutOpen { .. }, Reply::PutDone { .. }) => true,
             (Request::VolumeOpen { .. }, Reply::VolumeOpened { .. }) => true,
             (Request::Volume { ask: VolumeAsk::PullBlocks { force, .. }, .. }, Reply::OnTheWay { .. }) => !force,
@@ -171,6 +179,7 @@ impl Request {
             Request::VolumeOpen { .. } => Request::VolumeOpen { name: String::new() },
             Request::TrustRead { .. } => Request::TrustRead { name: String::new(), known: Bytes::new() },
             Request::TrustWrite { .. } => Request::TrustWrite { name: String::new(), files: Bytes::new() },
+            Request::Manage { ask, .. } => Request::Manage { name: String::new(), ask: ask.without_data() },
             Request::PutOpen { file_bytes, metadata_offset, metadata_bytes, .. } => Request::PutOpen {
                 name: String::new(),
                 file_bytes: *file_bytes,
@@ -192,6 +201,7 @@ impl Request {
             Request::TrustRead { name, known: bytes } | Request::TrustWrite { name, files: bytes } => {
                 name.len() + bytes.len()
             }
+            Request::Manage { name, ask } => name.len() + ask.memory_bytes(),
             Request::PullPages { pages, .. } => size_of_val(pages.as_slice()),
             Request::Volume { ask, .. } => ask.memory_bytes(),
             Request::MetaRead { .. } | Request::PullBlock { .. } | Request::List | Request::Status => 0,
@@ -209,6 +219,7 @@ impl Request {
             Request::Status => ClientKind::Status,
             Request::TrustRead { .. } => ClientKind::TrustRead,
             Request::TrustWrite { .. } => ClientKind::TrustWrite,
+            Request::Manage { .. } => ClientKind::Manage,
             Request::PutOpen { .. } => ClientKind::PutOpen,
             Request::VolumeOpen { .. } => ClientKind::VolumeOpen,
             Request::Volume { ask, .. } => volume::ask_kind(ask),
@@ -297,6 +308,11 @@ pub enum Reply {
     },
     /// Answers `TrustWrite`: the files are durable, and what the next reader gets.
     TrustWritten,
+    /// Answers `Manage`.
+    Managed {
+        /// A JSON document.
+        json: Bytes,
+    },
     /// Answers `VolumeOpen`.
     VolumeOpened {
         /// The number of the volume on this connection.
@@ -346,6 +362,7 @@ impl Reply {
             Reply::PutDone { .. } => ServerKind::PutDone,
             Reply::TrustFiles { .. } => ServerKind::TrustFiles,
             Reply::TrustWritten => ServerKind::TrustWritten,
+            Reply::Managed { .. } => ServerKind::Managed,
             Reply::Error { .. } => ServerKind::Error,
             Reply::VolumeOpened { .. } => ServerKind::VolumeOpened,
             Reply::Volume(reply) => volume::reply_kind(reply),

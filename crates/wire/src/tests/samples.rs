@@ -9,7 +9,7 @@ use crate::coding::Frame;
 use crate::format::{
     FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, TOUCH_PAGES_MAX, TRUST_FILES_BYTES_MAX, TRUST_KNOWN_BYTES_MAX,
 };
-use crate::message::{ClientMessage, Notice, ServerMessage};
+use crate::message::{ClientMessage, ManageAsk, Notice, ServerMessage};
 use crate::{
     Bearer, BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
     Reply, Request,
@@ -111,8 +111,9 @@ impl Samples {
     }
 
     pub fn request(&mut self) -> Request {
-        match self.below(12) {
-            9.. => self.volume_request(),
+        match self.below(13) {
+            10.. => self.volume_request(),
+            9 => Request::Manage { name: self.text(0, 255), ask: self.manage_ask() },
             8 => Request::TrustRead { name: self.text(0, 255), known: self.bytes(1, TRUST_KNOWN_BYTES_MAX as u64) },
             7 => Request::TrustWrite { name: self.text(0, 255), files: self.bytes(1, 300) },
             0 => Request::Open { name: self.text(1, 255) },
@@ -145,9 +146,20 @@ impl Samples {
         }
     }
 
+    fn manage_ask(&mut self) -> ManageAsk {
+        match self.below(5) {
+            0 => ManageAsk::Remove,
+            1 => ManageAsk::Tag { of: self.text(1, 255) },
+            2 => ManageAsk::Rules,
+            3 => ManageAsk::Retain { keep: self.u32(), seconds: self.number() },
+            _ => ManageAsk::Collect { grace: self.number(), dry_run: self.flag() },
+        }
+    }
+
     pub fn reply(&mut self) -> Reply {
-        match self.below(16) {
-            12.. => self.volume_reply(),
+        match self.below(17) {
+            13.. => self.volume_reply(),
+            12 => Reply::Managed { json: self.bytes(0, 300) },
             11 => Reply::TrustWritten,
             10 => {
                 let (codec, raw_bytes) = (self.number() as u8, self.below(TRUST_FILES_BYTES_MAX as u64) as u32);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use units::{BlockId, InodeId, LockKind, PageId, Token};
 use wire::format::ClientKind;
 use wire::volume::{LeaseKind, LockAsk, VolumeAsk};
-use wire::{Bearer, ErrorCode, ImageHandle, Reply, Request};
+use wire::{Bearer, ErrorCode, ImageHandle, ManageAsk, Reply, Request};
 
 use super::super::client::Client;
 use super::super::rig::{image, program};
@@ -68,6 +68,7 @@ fn first_rows() -> Vec<Row> {
     let read = |name: &str| Request::TrustRead { name: name.to_owned(), known: Bytes::from_static(&[1]) };
     // Refused for its form by a server that would take it.
     let write = |name: &str| Request::TrustWrite { name: name.to_owned(), files: Bytes::from_static(&[0]) };
+    let manage = |name: &str, ask| Request::Manage { name: name.to_owned(), ask };
     vec![
         ("`app`", Request::Open { name: "app".to_owned() }),
         ("another image", Request::Open { name: "other".to_owned() }),
@@ -82,6 +83,13 @@ fn first_rows() -> Vec<Row> {
         ("`app`", write("app:latest")),
         ("another image", write("other:latest")),
         ("no name", write("")),
+        ("`app`", manage("app:gone", ManageAsk::Remove)),
+        ("another image", manage("other:gone", ManageAsk::Remove)),
+        ("`app`, of itself", manage("app:gone", ManageAsk::Tag { of: "app".to_owned() })),
+        ("`app`, of another image", manage("app:gone", ManageAsk::Tag { of: "other".to_owned() })),
+        ("the rules", manage("", ManageAsk::Rules)),
+        ("a rule", manage("app", ManageAsk::Retain { keep: 1, seconds: 0 })),
+        ("all images", manage("", ManageAsk::Collect { grace: 0, dry_run: false })),
         ("`data`", Request::VolumeOpen { name: "data".to_owned() }),
         ("another volume", Request::VolumeOpen { name: "other".to_owned() }),
     ]
