@@ -14,14 +14,17 @@
 
 mod canonical;
 mod error;
+mod file;
 mod key;
 mod repository;
 mod role;
+mod timestamp;
 
 pub use error::SigningError;
 pub use key::{PublicKey, SigningKey, sha256_hex, sha256_of};
 pub use repository::{Change, Delegation, Repository, Target};
-pub use role::{Lifetimes, TOP_LEVEL};
+pub use role::{Lifetimes, RoleKeys, TOP_LEVEL};
+pub use timestamp::renew_timestamp;
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trust::repository::{covers, file_name, is_name};
 use trust::{Stapled, UnixTime, Verifier};
 use units::ImageId;
 
-use crate::canonical::canonical;
 use crate::error::SigningError;
+use crate::file::File;
 use crate::key::{PublicKey, SigningKey};
 use crate::role::{Lifetimes, RoleKeys, TOP_LEVEL, drop_unused, set_keys};
 
@@ -28,13 +28,6 @@ pub struct Repository {
     files: BTreeMap<String, File>,
     changed: BTreeSet<String>,
     lifetimes: Lifetimes,
-}
-
-/// A metadata file: what it says, and the bytes that were signed.
-#[derive(Clone, Debug, Default)]
-struct File {
-    body: Value,
-    bytes: Vec<u8>,
 }
 
 /// What a name stands for.
@@ -351,36 +344,6 @@ impl Change {
         let mut others = Stapled::default();
         self.stapled.files().for_each(|(role, file)| others.push(role, file.to_vec()));
         others
-    }
-}
-
-impl File {
-    fn read(role: &str, bytes: &[u8]) -> Result<File, SigningError> {
-        let bad = |what: String| SigningError::NotMetadata { role: role.into(), what };
-        let mut whole: Value = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-        let body = whole["signed"].take();
-        if !body.is_object() || body["version"].as_u64().is_none() {
-            return Err(bad("it has no version".into()));
-        }
-        Ok(File { body, bytes: bytes.to_vec() })
-    }
-
-    fn version(&self) -> u64 {
-        self.body["version"].as_u64().unwrap_or(0)
-    }
-
-    /// Signs it as the next version.
-    fn sign(&mut self, role: &str, keys: &[&SigningKey], lifetimes: &Lifetimes, now: UnixTime) {
-        self.body["version"] = json!(self.version() + 1);
-        let expires = now.0 + i64::from(lifetimes.days(role)) * 86_400;
-        self.body["expires"] = json!(format!("{}:00Z", units::date(expires).replace(' ', "T")));
-        let message = canonical(&self.body);
-        let signature = |key: &&SigningKey| json!({"keyid": key.public().id(), "sig": key.sign(&message)});
-        let signatures: Vec<Value> = keys.iter().map(signature).collect();
-        let mut whole = Map::new();
-        whole.insert("signatures".into(), signatures.into());
-        whole.insert("signed".into(), self.body.clone());
-        self.bytes = canonical(&Value::Object(whole));
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::SigningError;
+use crate::file::File;
 use crate::key::{PublicKey, SigningKey};
 
 /// The roles that a root names.
@@ -41,21 +42,31 @@ impl Lifetimes {
 
 /// The keys of a role, by id, and how many of them must sign.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RoleKeys {
+pub struct RoleKeys {
+    /// Ids of the keys.
     pub ids: Vec<String>,
+    /// How many of them must sign.
     pub threshold: usize,
 }
 
 impl RoleKeys {
+    /// Those of a top-level role by a root, which the caller has verified.
+    ///
+    /// # Errors
+    /// The file is no root.
+    pub fn of_root(root: &[u8], role: &str) -> Result<RoleKeys, SigningError> {
+        Ok(RoleKeys::read(&File::read("root", root)?.body["roles"][role]))
+    }
+
     /// Reads the object of a role.
-    pub fn read(role: &Value) -> RoleKeys {
+    pub(crate) fn read(role: &Value) -> RoleKeys {
         let ids = role["keyids"].as_array().into_iter().flatten();
         let ids = ids.filter_map(|id| id.as_str().map(str::to_owned)).collect();
         RoleKeys { ids, threshold: role["threshold"].as_u64().unwrap_or(1) as usize }
     }
 
     /// Those that are here; an error if they are too few.
-    pub fn among<'k>(&self, role: &str, keys: &'k [SigningKey]) -> Result<Vec<&'k SigningKey>, SigningError> {
+    pub(crate) fn among<'k>(&self, role: &str, keys: &'k [SigningKey]) -> Result<Vec<&'k SigningKey>, SigningError> {
         let found: Vec<_> = keys.iter().filter(|key| self.ids.contains(&key.public().id())).collect();
         if found.len() >= self.threshold {
             return Ok(found);

@@ -9,6 +9,7 @@ use crate::format::{ROLES_VISITED_MAX, ROOTS_MAX, SNAPSHOT_BYTES_MAX, TARGETS_BY
 use crate::known::Known;
 use crate::metadata::{Metadata, positive};
 use crate::stapled::Stapled;
+use crate::time::UnixTime;
 use crate::workflow::{listed_file, target};
 
 pub use crate::delegation::covers;
@@ -21,8 +22,17 @@ pub fn file_name(role: &str, version: u64) -> String {
 
 /// The version that a file states, whoever signed it; `None` if it is no metadata of this role.
 pub fn version_of(role: &str, file: &[u8]) -> Option<u64> {
-    let kind = if matches!(role, "root" | "timestamp" | "snapshot") { role } else { "targets" };
-    Metadata::read(kind, file, TARGETS_BYTES_MAX).ok().map(|file| file.version)
+    Metadata::read(kind_of(role), file, TARGETS_BYTES_MAX).ok().map(|file| file.version)
+}
+
+/// When a file expires by its own word, whoever signed it; `None` if it is no metadata of this
+/// role.
+pub fn expiry_of(role: &str, file: &[u8]) -> Option<UnixTime> {
+    Metadata::read(kind_of(role), file, TARGETS_BYTES_MAX).ok().map(|file| file.expires)
+}
+
+fn kind_of(role: &str) -> &str {
+    if matches!(role, "root" | "timestamp" | "snapshot") { role } else { "targets" }
 }
 
 /// The roots that a device lacks, and the files that tell it what `name` stands for; with an empty
