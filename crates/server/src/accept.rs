@@ -151,6 +151,9 @@ impl Server {
         if !connections.shared.store().is_shared() {
             connections.shared.catalog.names().warn_of_unusable();
         }
+        // Before the first device asks.
+        let shared = &connections.shared;
+        shared.catalog.signed.keep_fresh(shared.now(), shared.clock.utc());
         warm::warm(&connections.shared);
         Ok(Server { connections, listener, address })
     }

@@ -22,7 +22,7 @@ use crate::budget::{Budget, Room};
 use crate::clock::unix_seconds;
 use crate::collect::{self, Collection};
 use crate::config::ImageConfig;
-use crate::error::Failure;
+use crate::error::{Failure, ServerError};
 use crate::learning::Learning;
 use crate::lock::locked;
 use crate::log::Logger;
@@ -31,6 +31,7 @@ use crate::name::Name;
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
 use crate::signed::SignedNames;
+use crate::timestamp::TimestampSigner;
 use crate::uses::Uses;
 use crate::{learned, published};
 pub use names::{ListedImage, Listing};
@@ -105,11 +106,12 @@ impl Catalog {
         config: &crate::Config,
         blocks: Arc<BlockCache>,
         metrics: Arc<Metrics>,
-    ) -> Catalog {
+    ) -> Result<Catalog, ServerError> {
         let shares = config.shares();
-        Catalog {
+        let signer = config.timestamp_key.clone().map(TimestampSigner::open).transpose()?;
+        Ok(Catalog {
             names: Names::new(store.clone(), config.images.limits, config.log.clone()),
-            signed: SignedNames::new(store.clone(), config.log.clone()),
+            signed: SignedNames::new(store.clone(), signer, config.log.clone())?,
             store,
             config: config.images.clone(),
             predict: config.learning.predict.clone(),
@@ -123,7 +125,7 @@ impl Catalog {
             open: Mutex::default(),
             opening: Mutex::new(()),
             uses: Arc::default(),
-        }
+        })
     }
 
     /// Which images there are.

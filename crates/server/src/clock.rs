@@ -1,8 +1,9 @@
 //! The server's clock.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
+use trust::UnixTime;
 use units::Moment;
 
 /// Time since the server started, as the pure crates count it. It is the runtime's clock, which
@@ -12,11 +13,14 @@ pub(crate) struct Clock {
     started: Instant,
     #[cfg(test)]
     is_stopped: bool,
+    /// What the calendar said then.
+    #[cfg(test)]
+    started_utc: UnixTime,
 }
 
 /// Seconds since 1970; 0 while the machine's clock is before that.
 pub(crate) fn unix_seconds() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+    system_utc().0.cast_unsigned()
 }
 
 #[cfg(test)]
@@ -33,12 +37,23 @@ impl Clock {
             started: Instant::now(),
             #[cfg(test)]
             is_stopped: STOPPED.get(),
+            #[cfg(test)]
+            started_utc: system_utc(),
         }
     }
 
     /// The present moment.
     pub fn now(self) -> Moment {
         Moment(self.present().duration_since(self.started).as_micros() as u64)
+    }
+
+    /// The calendar, which may be set while the server runs. In tests it goes on with the clock.
+    #[cfg_attr(not(test), allow(clippy::unused_self))]
+    pub fn utc(self) -> UnixTime {
+        #[cfg(test)]
+        return UnixTime(self.started_utc.0 + (self.now().0 / 1_000_000) as i64);
+        #[cfg(not(test))]
+        system_utc()
     }
 
     /// When `moment` is, for the runtime's timers.
@@ -58,4 +73,9 @@ impl Clock {
         }
         Instant::now()
     }
+}
+
+/// A clock that stands before 1970 is one that was never set.
+fn system_utc() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed())
 }

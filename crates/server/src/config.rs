@@ -3,6 +3,7 @@
 mod access;
 mod learning;
 mod shares;
+mod signed;
 mod volume;
 
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ pub use access::{AccessConfig, AuditConfig};
 pub use learning::{LearningConfig, Provider};
 pub(crate) use shares::RECEIVED_FREE_BYTES;
 pub use shares::Shares;
+pub use signed::TimestampKey;
 pub use volume::VolumeConfig;
 
 use crate::error::ServerError;
@@ -93,8 +95,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// Who may do what.
     pub access: AccessConfig,
-    /// Serve volumes for writing over any address without TLS.
-    pub insecure: bool,
+    /// Sign the timestamp of signed names anew before it expires.
+    pub timestamp_key: Option<TimestampKey>,
     /// How many connections there may be, and what one may hold.
     pub connections: ConnectionConfig,
     /// Which images are open.
@@ -208,7 +210,7 @@ impl Config {
             listen,
             tls: None,
             access: AccessConfig::default(),
-            insecure: false,
+            timestamp_key: None,
             connections: ConnectionConfig::default(),
             images: ImageConfig::default(),
             learning: LearningConfig::default(),
@@ -226,9 +228,9 @@ impl Config {
         Shares::of(self.memory_bytes_max)
     }
 
-    /// Servers that neither take uploads nor learn may serve one folder together.
+    /// Servers that neither take uploads nor learn nor sign may serve one folder together.
     pub(crate) fn sharing(&self) -> Sharing {
-        let writes = self.uploads.from != Uploads::Refused || self.learning.learns();
+        let writes = self.uploads.from != Uploads::Refused || self.learning.learns() || self.timestamp_key.is_some();
         if writes { Sharing::Alone } else { Sharing::Readers }
     }
 
@@ -250,7 +252,7 @@ impl Config {
         if is_open && !is_local && !self.tls.as_ref().is_some_and(knows_clients) {
             return Err(ServerError::Exposed { address: self.listen });
         }
-        let is_plain = self.tls.is_none() && !is_local && !self.insecure;
+        let is_plain = self.tls.is_none() && !is_local && !self.access.insecure;
         if let Some(volume) = self.volumes.iter().find(|volume| volume.writable).filter(|_| is_plain) {
             return Err(ServerError::ExposedVolume { name: volume.name.clone(), address: self.listen });
         }

@@ -61,6 +61,14 @@ pub enum ServerError {
     /// A file of access rules or tokens is of no use.
     #[error(transparent)]
     Access(#[from] crate::AccessError),
+    /// The key of timestamps is of no use.
+    #[error("{}: {reason}", path.display())]
+    TimestampKey {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The audit log cannot be begun.
     #[error("{}: the audit log cannot be opened: {source}", path.display())]
     Audit {
@@ -107,6 +115,7 @@ impl ServerError {
             self,
             ServerError::Config { .. }
                 | ServerError::Access(_)
+                | ServerError::TimestampKey { .. }
                 | ServerError::VolumeConfig { .. }
                 | ServerError::Exposed { .. }
                 | ServerError::ExposedVolume { .. }

@@ -73,6 +73,7 @@ mod signed;
 mod slow;
 mod speed;
 mod storage;
+mod timestamp;
 mod tls;
 mod upload;
 mod uses;
@@ -84,7 +85,7 @@ pub use access::{AccessError, IssuedToken, TokenFile, TokenInfo};
 pub use catalog::{ListedImage, Listing};
 pub use config::{
     AccessConfig, AuditConfig, Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt,
-    TlsFiles, UploadConfig, Uploads, VolumeConfig, WorkConfig,
+    TimestampKey, TlsFiles, UploadConfig, Uploads, VolumeConfig, WorkConfig,
 };
 pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};

@@ -74,7 +74,7 @@ impl Shared {
             .map_err(ServerError::Runtime)?;
         let builders = Builders::start(config.work.builds_max, shares.pushes, live_streams);
         let buffers = Buffers::new(&shares);
-        let catalog = Arc::new(Catalog::new(store.clone(), &config, blocks.clone(), metrics.clone()));
+        let catalog = Arc::new(Catalog::new(store.clone(), &config, blocks.clone(), metrics.clone())?);
         let uploads = UploadService::new(&storage, catalog.clone(), metrics.clone(), &config, buffers.slow());
         Ok(Shared {
             clock: Clock::start(),
@@ -148,6 +148,7 @@ impl Shared {
         self.part("open images", || self.hold_opened());
         self.part("uploads", || self.uploads.interrupted().expire(self.config.uploads.kept));
         self.part("volumes", || self.volumes.upkeep(self.now(), &**self.store(), &self.metrics, &self.log));
+        self.part("signed names", || self.catalog.signed.keep_fresh(self.now(), self.clock.utc()));
         for image in self.catalog.opened() {
             self.part("an image", || self.keep_up(&image));
         }

@@ -1,8 +1,8 @@
 //! Signed names in the store: the files of The Update Framework beside the tags.
 //!
 //! The files lie under `trust/`, named as a repository with consistent snapshots names them, so a
-//! copy of the folder on a web server serves other clients of the framework, too. This server keeps
-//! no secret for them and is not trusted with anything: devices check what they get. It checks what
+//! copy of the folder on a web server serves other clients of the framework, too. This server has
+//! at most the key of timestamps (`timestamp`), and devices check what they get. It checks what
 //! publishers write all the same, as a device would that has seen the files before, so that nobody
 //! can publish what all devices refuse.
 //!
@@ -12,19 +12,20 @@
 //! from one that did not get to its end.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use codec::Codec;
-use store::{Listed, Store, StoreError};
-use trust::repository::{collect, file_name, listed_version, version_of};
+use store::{Listed, Store, StoreError, Version};
+use trust::repository::{collect, expiry_of, file_name, listed_version, version_of};
 use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
+use units::Moment;
 use wire::format::TRUST_FILES_BYTES_MAX;
 use wire::{ErrorCode, Reply};
 
-use crate::error::Failure;
+use crate::error::{Failure, ServerError};
 use crate::log::Logger;
 use crate::name::Name;
+use crate::timestamp::TimestampSigner;
 
 /// Largest file; no larger one comes from a publisher.
 const FILE_BYTES_MAX: u64 = TRUST_FILES_BYTES_MAX as u64;
@@ -48,12 +49,25 @@ pub(crate) struct SignedNames {
     /// Nobody reads while a publisher's files are checked and written: new keys and what they
     /// signed come together.
     writing: RwLock<()>,
+    /// `None` if publishers alone sign.
+    signer: Option<TimestampSigner>,
     log: Logger,
 }
 
 impl SignedNames {
-    pub fn new(store: Arc<dyn Store>, log: Logger) -> SignedNames {
-        SignedNames { store, writing: RwLock::new(()), log }
+    /// Refuses a key that the present root does not name. A store without signed names takes any: a
+    /// server may start before its first publisher comes.
+    pub fn new(
+        store: Arc<dyn Store>,
+        signer: Option<TimestampSigner>,
+        log: Logger,
+    ) -> Result<SignedNames, ServerError> {
+        let names = SignedNames { store, writing: RwLock::new(()), signer, log };
+        // Files that cannot be read are for the first look, which warns.
+        if let (Some(signer), Ok(Some((root, _)))) = (&names.signer, names.newest_root()) {
+            signer.check(&root)?;
+        }
+        Ok(names)
     }
 
     /// The files that a device lacks to check what a name stands for; without a name, those that
@@ -74,24 +88,19 @@ impl SignedNames {
 
     /// Keeps what a publisher has signed, if it follows what is there. With a name, files of
     /// delegated roles on the way to it are among them; without, others are not touched. Blocks.
-    pub fn write(&self, name: &str, files: &[u8]) -> Result<(), Failure> {
+    pub fn write(&self, name: &str, files: &[u8], now: UnixTime) -> Result<(), Failure> {
         let name = parse(name)?;
         let mut new = Stapled::decode(files).map_err(|error| Failure::bad_request(error.to_string()))?;
         let roots = new.clone();
         let _writing = self.writing.write().unwrap_or_else(PoisonError::into_inner);
         // Before the rest is read: what another server of this store publishes from now on makes
         // the last step fail.
-        let before = match self.store.get_versioned(&key(TIMESTAMP), FILE_BYTES_MAX) {
-            Ok((_, version)) => Some(version),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(error.into()),
-        };
-        let Present { mut verifier, roots_stored, files: present } = self.present(&new)?;
+        let before = self.timestamp_version()?;
+        let Present { mut verifier, roots_stored, files: present, .. } = self.present(&new)?;
         new.drop_roots_until(verifier.root_version());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| UnixTime(since.as_secs() as i64)).ok();
         let checked = match &name {
-            None => verifier.verify_files(&new, now),
-            Some(name) => verifier.verify(&new, name, now).map(drop),
+            None => verifier.verify_files(&new, Some(now)),
+            Some(name) => verifier.verify(&new, name, Some(now)).map(drop),
         };
         match checked {
             // As when the name is taken away. Every role that could have it was read and checked.
@@ -114,6 +123,7 @@ impl SignedNames {
         if let Some(timestamp) = new.file("timestamp") {
             self.store.put_if(&key(TIMESTAMP), timestamp, before.as_ref())?;
         }
+        self.signer.iter().for_each(TimestampSigner::note_change);
         // It is published, whatever becomes of old files: the next change tries again.
         if let Some(snapshot) = new.file("snapshot")
             && let Err(error) = self.prune(snapshot)
@@ -144,33 +154,107 @@ impl SignedNames {
         Ok(())
     }
 
-    /// A device that has seen what is in the store.
-    fn present(&self, new: &Stapled) -> Result<Present, Failure> {
-        let (mut newest, mut roots_stored) = (None, 0);
+    /// Signs the timestamp anew, if this server may and it is time. Blocks.
+    pub fn keep_fresh(&self, moment: Moment, now: UnixTime) {
+        let Some(signer) = self.signer.as_ref().filter(|signer| signer.is_time(moment)) else { return };
+        let renewed = self.renew(signer, now);
+        signer.looked(moment, renewed.is_ok());
+        match renewed {
+            Ok(None) => {}
+            Ok(Some(Renewed { version, expires, snapshot_expires })) => {
+                self.log.info(format_args!("timestamp version {version} of the signed names is valid until {expires}"));
+                if snapshot_expires < expires {
+                    self.log.warning(format_args!(
+                        "the snapshot of the signed names expires {snapshot_expires}, and its publisher alone can sign it \
+                         again: runnel trust refresh"
+                    ));
+                }
+            }
+            Err(failure) => {
+                let place = signer.place();
+                self.log.warning(format_args!(
+                    "the timestamp of the signed names is not signed anew with {place}: {failure}"
+                ));
+            }
+        }
+    }
+
+    /// The next timestamp, if the present one should not be kept. `None` if it should.
+    fn renew(&self, signer: &TimestampSigner, now: UnixTime) -> Result<Option<Renewed>, Failure> {
+        let _writing = self.writing.write().unwrap_or_else(PoisonError::into_inner);
+        let before = self.timestamp_version()?;
+        let Some(Present { mut verifier, root, files, is_accepted, .. }) = self.stored()? else { return Ok(None) };
+        let Some(timestamp) = files.file("timestamp") else { return Ok(None) };
+        let expires = expiry_of("timestamp", timestamp).unwrap_or_default();
+        if is_accepted && !signer.is_due(expires, now) {
+            return Ok(None);
+        }
+        let failed = |reason| Failure::new(ErrorCode::Storage, reason);
+        let new = signer.sign(&root, timestamp, now).map_err(failed)?;
+        let mut renewed = Stapled::default();
+        renewed.push("timestamp", new.clone());
+        files.files().for_each(|(role, file)| renewed.push(role, file.to_vec()));
+        // As devices do that have seen what is published: they would stay with the old one.
+        verifier
+            .verify_files(&renewed, Some(now))
+            .map_err(|refusal| failed(format!("devices would refuse it: {refusal}")))?;
+        match self.store.put_if(&key(TIMESTAMP), &new, before.as_ref()) {
+            // Another server of this store was quicker.
+            Err(error) if error.is_changed() => return Ok(None),
+            done => done.map(drop)?,
+        }
+        Ok(Some(Renewed {
+            version: version_of("timestamp", &new).unwrap_or(0),
+            expires: expiry_of("timestamp", &new).unwrap_or_default(),
+            snapshot_expires: files.file("snapshot").and_then(|file| expiry_of("snapshot", file)).unwrap_or_default(),
+        }))
+    }
+
+    fn timestamp_version(&self) -> Result<Option<Version>, Failure> {
+        match self.store.get_versioned(&key(TIMESTAMP), FILE_BYTES_MAX) {
+            Ok((_, version)) => Ok(Some(version)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The newest root and its version.
+    fn newest_root(&self) -> Result<Option<(Vec<u8>, u64)>, Failure> {
+        let mut newest = None;
         for version in 1..=ROOTS_MAX {
             let Some(root) = self.get(&file_name("root", version))? else { break };
-            (newest, roots_stored) = (Some(root), version);
+            newest = Some((root, version));
         }
-        let Some(root) = newest else {
+        Ok(newest)
+    }
+
+    /// What is in the store, or what the first root of a publisher makes of an empty one.
+    fn present(&self, new: &Stapled) -> Result<Present, Failure> {
+        let Some(present) = self.stored()? else {
             let first = new.roots().first();
             let first = first.filter(|root| version_of("root", root) == Some(1));
             let none = "this server has no signed names yet, and the first root does not come with these";
             let first = first.ok_or_else(|| Failure::new(ErrorCode::Conflict, none))?;
             let verifier = Verifier::new(first).map_err(refused)?;
-            return Ok(Present { verifier, roots_stored: 0, files: Stapled::default() });
+            let (root, files) = (first.clone(), Stapled::default());
+            return Ok(Present { verifier, root, roots_stored: 0, files, is_accepted: false });
         };
+        Ok(present)
+    }
+
+    /// What is in the store; `None` if that is not even a root.
+    fn stored(&self) -> Result<Option<Present>, Failure> {
+        let Some((root, roots_stored)) = self.newest_root()? else { return Ok(None) };
         let damaged = |refusal: Refusal| Failure::corrupt(format!("the signed names of the store: {refusal}"));
         let mut verifier = Verifier::new(&root).map_err(damaged)?;
         let files = collect("", &Known::of_root(roots_stored), |file| self.get(file))?;
-        // Rotated keys may have signed nothing yet, if a write did not get to its end.
-        if files.file("timestamp").is_some()
-            && let Err(refusal) = verifier.verify_files(&files, None)
-            && refusal.kind() != Kind::Signature
-        {
-            // Without a clock: that they have expired is no fault of what follows.
-            return Err(damaged(refusal));
-        }
-        Ok(Present { verifier, roots_stored, files })
+        // Without a clock: that they have expired is no fault of what follows.
+        let is_accepted = match files.file("timestamp").map(|_| verifier.verify_files(&files, None)) {
+            // Rotated keys may have signed nothing yet, if a write did not get to its end.
+            Some(Err(refusal)) if refusal.kind() != Kind::Signature => return Err(damaged(refusal)),
+            checked => matches!(checked, Some(Ok(()))),
+        };
+        Ok(Some(Present { verifier, root, roots_stored, files, is_accepted }))
     }
 
     fn get(&self, file: &str) -> Result<Option<Vec<u8>>, Failure> {
@@ -199,9 +283,20 @@ impl SignedNames {
 struct Present {
     /// A device that has seen it.
     verifier: Verifier,
+    /// The newest root.
+    root: Vec<u8>,
     /// Version of the newest root; 0 if there is none.
     roots_stored: u64,
     files: Stapled,
+    /// Whether devices take the files, as far as their clock allows.
+    is_accepted: bool,
+}
+
+/// A timestamp that was signed here.
+struct Renewed {
+    version: u64,
+    expires: UnixTime,
+    snapshot_expires: UnixTime,
 }
 
 /// A name and its tag; `None` for an empty one.

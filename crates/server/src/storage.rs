@@ -48,6 +48,10 @@ impl Storage {
             StoreAt::Open(store) => (store.clone(), None),
             StoreAt::Later(open) => (open()?, None),
         };
+        if let (true, Some(key)) = (store.is_read_only(), &config.timestamp_key) {
+            let reason = "a timestamp cannot be signed, since the store is read-only".to_owned();
+            return Err(ServerError::TimestampKey { path: key.file.clone(), reason });
+        }
         if let (true, StoreAt::Folder(path)) =
             (store.is_read_only() && config.sharing() == Sharing::Alone, &config.store)
         {

@@ -20,6 +20,7 @@ mod serving;
 mod sessions;
 mod siblings;
 mod stops;
+mod timestamps;
 mod upload_limits;
 mod uploads;
 mod volume_hostile;

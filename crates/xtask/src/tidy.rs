@@ -104,7 +104,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("image", &["codec"]),
     ("erofs", &["image"]),
     ("pack", &["image", "codec", "elf", "host", "profile"]),
-    ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec", "host", "trust"]),
+    ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec", "host", "trust", "signing"]),
     ("connection", &["wire", "host"]),
     ("client", &["cache", "wire", "connection", "image", "codec", "host", "predict", "profile", "trust"]),
     ("stream", &["wire", "connection", "codec", "encryption"]),

@@ -6,6 +6,7 @@ pub mod cat;
 pub mod check;
 #[cfg(feature = "full")]
 pub mod convert;
+pub mod credential;
 pub mod dump;
 pub mod enter;
 #[cfg(feature = "full")]

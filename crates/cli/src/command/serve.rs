@@ -9,11 +9,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use server::{AccessConfig, AuditConfig, Config, LearningConfig, Provider, StoreAt, TlsFiles, Uploads};
+use server::{AccessConfig, AuditConfig, Config, LearningConfig, Provider, StoreAt, TimestampKey, TlsFiles, Uploads};
 
+use crate::command::credential;
 use crate::command::pack::is_image;
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::{SandboxArgs, folders_of};
+use crate::command::trust::configured_passphrase;
 use crate::failure;
 
 /// Publish the images of a folder, and learn from the devices that use them
@@ -39,6 +41,13 @@ pub struct Args {
     /// limits the sum of all file sizes.
     #[arg(long, value_name = "NAME=DIR[:ro|rw][,block=BLOCK][,journal=DIR][,quota=QUOTA]")]
     volume: Vec<volume::VolumeArg>,
+
+    /// Sign the timestamp of signed names anew with this key before it expires (see `runnel trust`)
+    ///
+    /// NAME is that of a credential of the service. The passphrase of the key, if it has one, is
+    /// read from the file that RUNNEL_TRUST_PASSPHRASE_FILE names.
+    #[arg(long, value_name = "FILE|credential:NAME")]
+    timestamp_key: Option<PathBuf>,
 
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
@@ -216,6 +225,13 @@ fn check_store(store: &Path) -> anyhow::Result<()> {
     }))
 }
 
+/// The key of timestamps. There is nobody to ask for its passphrase.
+fn timestamp_key(place: &Path) -> anyhow::Result<TimestampKey> {
+    let wrong = |problem: String| failure::usage(format!("the timestamp key, {}: {problem}", place.display()));
+    let file = credential::path(place, credential::folder().as_deref()).map_err(wrong)?;
+    Ok(TimestampKey { file, passphrase: configured_passphrase()? })
+}
+
 /// See [`Provider`].
 #[derive(Clone, Copy, ValueEnum)]
 enum Mode {
@@ -255,7 +271,7 @@ impl AccessArgs {
     fn rules(&self) -> AccessConfig {
         let bytes_max = self.audit_log_size.map_or(AuditConfig::BYTES_MAX, |mib| u64::from(mib) << 20);
         let audit = self.audit_log.clone().map(|file| AuditConfig { file, bytes_max });
-        AccessConfig { rules: self.access.clone(), audit }
+        AccessConfig { rules: self.access.clone(), audit, insecure: self.insecure }
     }
 
     fn tls(&self) -> Option<TlsFiles> {
@@ -297,7 +313,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.tls = args.access.tls();
     config.uploads.from = args.access.uploads();
     config.access = args.access.rules();
-    config.insecure = args.access.insecure;
+    config.timestamp_key = args.timestamp_key.as_deref().map(timestamp_key).transpose()?;
     args.research.apply(&mut config.learning, args.learning.frozen);
     config.memory_bytes_max = (args.limits.memory as usize) << 20;
     config.connections.max = args.limits.connections;

@@ -11,6 +11,8 @@ pub struct AccessConfig {
     pub rules: Option<PathBuf>,
     /// Where it is written down who did what.
     pub audit: Option<AuditConfig>,
+    /// Serve volumes for writing over any address without TLS.
+    pub insecure: bool,
 }
 
 /// The audit log.

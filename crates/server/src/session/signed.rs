@@ -29,7 +29,7 @@ pub(super) fn write(session: &mut Session, request: RequestId, name: String, fil
     session.client.check(Right::Push, &full)?;
     let (shared, note) = (session.shared.clone(), session.client.noted_later("sign", &full));
     let work = move || {
-        let written = shared.catalog.signed.write(&name, &files);
+        let written = shared.catalog.signed.write(&name, &files, shared.clock.utc());
         note(written.as_ref().map_or_else(|failure| failure.text.as_str(), |()| DONE));
         written.map(|()| Reply::TrustWritten)
     };

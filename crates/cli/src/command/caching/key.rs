@@ -1,8 +1,6 @@
 //! Where the key is that encrypts what a device keeps on its disk, and reading it.
 
-use std::ffi::OsStr;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -11,16 +9,11 @@ use encryption::{KEY_FILE_BYTES_MAX, StorageKey};
 use rustix::fs::Access;
 
 use super::{NONE, is_of_another};
+use crate::command::credential;
 use crate::failure;
 
 /// Variable that names the key, for commands without `--cache-key`.
 pub const VARIABLE: &str = "RUNNEL_CACHE_KEY";
-
-/// Before the name of a credential of the service.
-const CREDENTIAL: &str = "credential:";
-
-/// Where the service manager puts the credentials of a service.
-const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Permission bits of who must not read a key. The group may: it is how a service without root gets
 /// one.
@@ -28,9 +21,7 @@ const OTHERS: u32 = 0o007;
 
 /// Whether a text says where a key is: an absolute path, a credential, or none.
 pub fn is_place(text: &Path) -> bool {
-    let credential = credential(text);
-    let is_name = |name: &OsStr| !name.is_empty() && !name.as_bytes().contains(&b'/') && name != "." && name != "..";
-    text.is_absolute() || text == Path::new(NONE) || credential.is_some_and(is_name)
+    text.is_absolute() || text == Path::new(NONE) || credential::name(text).is_some_and(credential::is_name)
 }
 
 /// The key: from an option, then the environment, then the configuration of this device. One of
@@ -43,28 +34,15 @@ pub fn key(given: Option<&Path>, configured: Option<PathBuf>) -> anyhow::Result<
     let variable = std::env::var_os(VARIABLE).filter(|place| !place.is_empty()).map(PathBuf::from);
     let chosen = given.map(Path::to_path_buf).or(variable);
     let is_left = |place: &Path| is_of_another(place) && rustix::fs::access(place, Access::READ_OK).is_err();
-    let configured = || configured.filter(|place| credential(place).is_some() || !is_left(place));
+    let configured = || configured.filter(|place| credential::name(place).is_some() || !is_left(place));
     let Some(place) = chosen.or_else(configured).filter(|place| place != Path::new(NONE)) else { return Ok(None) };
-    let credentials = std::env::var_os(CREDENTIALS).map(PathBuf::from);
-    read(&place, credentials.as_deref()).map(Some)
-}
-
-fn credential(place: &Path) -> Option<&OsStr> {
-    place.as_os_str().as_bytes().strip_prefix(CREDENTIAL.as_bytes()).map(OsStr::from_bytes)
+    read(&place, credential::folder().as_deref()).map(Some)
 }
 
 fn read(place: &Path, credentials: Option<&Path>) -> anyhow::Result<StorageKey> {
     let named = || format!("the key of the cache, {}", place.display());
     let wrong = |problem: &str| failure::usage(format!("{}: {problem}", named()));
-    let path = match credential(place) {
-        None => std::path::absolute(place)?,
-        Some(_) if !is_place(place) => return Err(wrong("a credential has a name without `/`")),
-        Some(name) => {
-            let hint =
-                "there is no $CREDENTIALS_DIRECTORY\nhint: a unit gives it to its service, by LoadCredentialEncrypted=";
-            credentials.ok_or_else(|| wrong(hint))?.join(name)
-        }
-    };
+    let path = credential::path(place, credentials).map_err(|problem| wrong(&problem))?;
     let file = host::file::open(&path).with_context(named)?;
     let mode = file.metadata().with_context(named)?.mode();
     if mode & OTHERS != 0 {

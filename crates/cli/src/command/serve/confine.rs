@@ -38,6 +38,8 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
         .read(folders_of(tls))
         // So are rules of access and tokens.
         .read(folders_of(rules.into_iter().chain(tokens.as_deref())))
+        // The key of a new root takes the place of the old one.
+        .read(folders_of(config.timestamp_key.as_ref().map(|key| key.file.as_path())))
         .create(ready.folder())
 }
 

@@ -76,14 +76,28 @@ impl PassphraseArgs {
     }
 
     fn in_file(&self) -> anyhow::Result<Option<Vec<u8>>> {
-        let variable = || std::env::var_os(VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
-        let Some(file) = self.passphrase_file.clone().or_else(variable) else { return Ok(None) };
-        let mut bytes = read(&file, KEY_BYTES_MAX)?;
-        while bytes.last().is_some_and(|byte| b"\r\n".contains(byte)) {
-            bytes.pop();
+        match &self.passphrase_file {
+            Some(file) => passphrase_in(file).map(Some),
+            None => configured_passphrase(),
         }
-        Ok(Some(bytes))
     }
+}
+
+/// The passphrase in the file that the environment names.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn configured_passphrase() -> anyhow::Result<Option<Vec<u8>>> {
+    let file = std::env::var_os(VARIABLE).filter(|file| !file.is_empty());
+    file.map(|file| passphrase_in(Path::new(&file))).transpose()
+}
+
+fn passphrase_in(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = read(file, KEY_BYTES_MAX)?;
+    while bytes.last().is_some_and(|byte| b"\r\n".contains(byte)) {
+        bytes.pop();
+    }
+    Ok(bytes)
 }
 
 /// Asks at the terminal, which does not show the answer.

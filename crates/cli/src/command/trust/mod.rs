@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 pub use options::TrustArgs;
 #[cfg(feature = "full")]
-pub use {key_folder::PassphraseArgs, publisher::sign_push};
+pub use {key_folder::PassphraseArgs, key_folder::configured_passphrase, publisher::sign_push};
 
 /// Make what servers and devices know each other by, and sign the names of images
 #[cfg(feature = "full")]
