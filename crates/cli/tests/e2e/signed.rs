@@ -216,6 +216,76 @@ fn a_publisher_signs_the_names_that_were_delegated() {
 }
 
 #[test]
+fn a_server_refreshes_with_the_timestamp_key_and_no_other() {
+    let mut fleet = Fleet::new();
+    fleet.push("one", "app:1");
+    drop(fleet.server.take());
+    fs::create_dir(fleet.at("key")).unwrap();
+    let put = |role: &str| fs::copy(fleet.at(&format!("publisher/keys/{role}.key")), fleet.at("key/its.key")).unwrap();
+    let serve = |passphrase: &str| {
+        let mut serve = runnel();
+        serve.arg("serve").arg(fleet.at("store")).args(["--listen", "127.0.0.1:0", "--timestamp-key"]);
+        serve.arg(fleet.at("key/its.key")).env("RUNNEL_TRUST_PASSPHRASE_FILE", passphrase);
+        serve.stdin(Stdio::null()).stderr(Stdio::piped());
+        serve
+    };
+    let refused = |mut serve: Command, what: &str| {
+        let done = output(&mut serve);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(2) && said.contains(what), "{said}");
+    };
+    put("snapshot");
+    refused(serve(&fleet.text("passphrase")), "is no timestamp key of the present root");
+    put("timestamp");
+    refused(serve(""), "RUNNEL_TRUST_PASSPHRASE_FILE");
+    // As after a publisher that signs with a shorter life: an old timestamp, which is due.
+    let file = fleet.at("store/trust/timestamp.json");
+    let old: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let key = fs::read_to_string(fleet.at("publisher/keys/timestamp.key")).unwrap();
+    let key = signing::SigningKey::read(&key, Some(b"a secret")).unwrap();
+    let root = fs::read(fleet.at("publisher/root.json")).unwrap();
+    let lifetimes = signing::Lifetimes { timestamp: 3, ..signing::Lifetimes::default() };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let now = trust::UnixTime(now.cast_signed());
+    let due = signing::renew_timestamp(&root, &fs::read(&file).unwrap(), &[key], lifetimes, now).unwrap();
+    fs::write(&file, due).unwrap();
+    let mut child = serve(&fleet.text("passphrase")).arg("--ready-file").arg(fleet.at("ready")).spawn().unwrap();
+    let address = wait_for_file(&fleet.at("ready"), &mut child, "the server");
+    let new: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let version = |file: &serde_json::Value| file["signed"]["version"].as_u64().unwrap();
+    assert_eq!((version(&new), &new["signed"]["meta"]), (version(&old) + 2, &old["signed"]["meta"]));
+    let root = fleet.text("publisher/root.json");
+    let done = output(fleet.device().args(["ls", "--trust", &root, &format!("runnel://{}/app:1", address.trim())]));
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "first\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_server_has_a_timestamp_key_of_its_own_beside_its_publishers() {
+    let mut fleet = Fleet::new();
+    fleet.push("one", "app:1");
+    let (publisher, url) = (fleet.text("publisher"), fleet.server_url());
+    let public = fleet.trust(&["key", &fleet.text("server"), "--role", "timestamp", "--no-passphrase"]);
+    let rotate = ["rotate", &publisher, "--role", "timestamp", "--public", public.trim(), "--server", &url];
+    // Two must sign, and one is here: nothing changes.
+    let done = output(fleet.publisher().arg("trust").args(rotate).args(["--threshold", "2"]));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("signatures of 2 of its keys, and 1 are here"), "{said}");
+    let done = output(fleet.publisher().arg("trust").args(rotate).args(["--threshold", "3"]));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("from 1 to the number of keys"), "{said}");
+    assert!(!fleet.at("publisher/keys/timestamp-2.key").exists());
+    fleet.trust(&rotate);
+    drop(fleet.server.take());
+    let key = fleet.text("server/keys/timestamp.key");
+    fleet.server = Some(Server::start_at(&fleet.at("store"), "127.0.0.1:0", &["--timestamp-key", &key]));
+    // Each signs with its own.
+    fleet.push("two", "app:1");
+    assert_eq!(fleet.ls("app:1"), (0, "second\n".into()));
+}
+
+#[test]
 fn fuse_signed_names_mount_run_and_pin() {
     if !can_mount("fuse_signed_names_mount_run_and_pin") {
         return;

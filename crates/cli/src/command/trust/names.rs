@@ -106,6 +106,13 @@ pub struct Rotate {
     /// root, targets, snapshot or timestamp
     #[arg(long, value_parser = TOP_LEVEL)]
     role: String,
+    /// The public key of another holder, as `trust key` prints it, for a role that has it beside
+    /// the new key; can be given several times
+    #[arg(long = "public", value_name = "HEX", value_parser = public_key)]
+    others: Vec<PublicKey>,
+    /// How many of the keys must sign; as many must be in the folder
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threshold: usize,
     /// Write the new key without a passphrase
     #[arg(long)]
     no_passphrase: bool,
@@ -266,8 +273,10 @@ fn rotate(args: &Rotate) -> anyhow::Result<()> {
     let name = folder.free_name(&args.role);
     // Before anything is signed with it.
     let public = folder.add_key(&name, passphrase.as_deref())?.public();
-    let rotated =
-        args.place.change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &[public], 1)?));
+    let keys: Vec<PublicKey> = [public].into_iter().chain(args.others.iter().copied()).collect();
+    let rotated = args
+        .place
+        .change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &keys, args.threshold)?));
     if let Err(error) = rotated {
         if is_certain(&error) {
             folder.remove_key(&name);
