@@ -7,9 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use encryption::PurposeKey;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::format::Owner;
+use crate::sealed::{Form, LogFile, Standing};
 use crate::{disk, log};
 
 /// The file whose lock guards the room; it holds how much was written. A volume may keep files of
@@ -57,6 +59,8 @@ pub(crate) struct Folder {
     bytes_max: u64,
     /// The time in which no more may be written than the cache holds.
     period: Duration,
+    /// Seals what is in it.
+    key: Option<PurposeKey>,
 }
 
 /// What was written to a cache since it was made, by all processes.
@@ -84,18 +88,30 @@ pub(crate) struct Room {
     pub removed: Vec<u64>,
 }
 
+/// What lies in a cache that its key does not open, or that has a key where none is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Bytes that go: they can be fetched again, or have no key and must not stay like this.
+    pub bytes: u64,
+    /// Those of them that were pinned.
+    pub pinned_bytes: u64,
+    /// Bytes that are pinned with another key, and stay.
+    pub kept_bytes: u64,
+}
+
 /// The lock of the folder.
 pub(crate) struct Locked {
     pub file: File,
 }
 
 impl Folder {
-    /// Opens the folder, which is made if there is none. Without a limit, the usual one.
+    /// Opens the folder, which is made if there is none. Without a limit, the usual one. What is in
+    /// it is sealed with the key.
     ///
     /// # Errors
     /// What the system says; a folder that others can enter, or of another user; too little free
     /// space for the usual limit.
-    pub fn open(path: &Path, bytes_max: Option<u64>, period: Duration) -> io::Result<Folder> {
+    pub fn open(path: &Path, bytes_max: Option<u64>, period: Duration, key: Option<PurposeKey>) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let about = fs::metadata(path)?;
         let user = rustix::process::geteuid();
@@ -111,7 +127,7 @@ impl Folder {
                 ),
             ));
         }
-        let mut folder = Folder { path: path.into(), bytes_max: bytes_max.unwrap_or(0), period };
+        let mut folder = Folder { path: path.into(), bytes_max: bytes_max.unwrap_or(0), period, key };
         if bytes_max.is_none() {
             folder.bytes_max = folder.usual_limit()?;
         }
@@ -139,13 +155,23 @@ impl Folder {
 
     /// The limit of a folder for who opens it with this one or with none, which is not opened.
     pub fn limit(path: &Path, bytes_max: Option<u64>) -> io::Result<u64> {
-        let folder = Folder { path: path.into(), bytes_max: 0, period: RATE_PERIOD };
+        let folder = Folder { path: path.into(), bytes_max: 0, period: RATE_PERIOD, key: None };
         bytes_max.map_or_else(|| folder.usual_limit(), Ok)
     }
 
     /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.path
+    }
+
+    /// What seals its files.
+    pub fn key(&self) -> Option<&PurposeKey> {
+        self.key.as_ref()
+    }
+
+    /// The sizes of what its logs consist of.
+    pub fn form(&self) -> Form {
+        Form::of(self.key())
     }
 
     /// What the logs may take together.
@@ -159,15 +185,17 @@ impl Folder {
     }
 
     /// Opens a log, or makes one; it may be gone, or be there.
-    pub fn file(&self, number: u64, is_new: bool) -> io::Result<File> {
-        if !is_new {
-            return disk::open(&self.path(number), false);
-        }
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(self.path(number))
+    pub fn file(&self, number: u64, is_new: bool) -> io::Result<LogFile> {
+        let path = self.path(number);
+        let file = match is_new {
+            false => disk::open(&path, false),
+            true => OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path),
+        };
+        Ok(LogFile::new(file?, number, self.key.clone()))
     }
 
     /// Makes an empty log with a number that none has, and locks it; `None` if the folder is busy.
-    pub fn create(&self, mut number: u64) -> io::Result<Option<(u64, File)>> {
+    pub fn create(&self, mut number: u64) -> io::Result<Option<(u64, LogFile)>> {
         // Else it could be removed before it is locked, and its room would count for nobody.
         let Some(_lock) = self.lock()? else { return Ok(None) };
         loop {
@@ -233,7 +261,7 @@ impl Folder {
     pub fn clear(&self) -> io::Result<()> {
         let Some(_lock) = self.lock()? else { return Err(busy()) };
         for log in self.list()? {
-            if !self.is_pinned(log.number) {
+            if !self.is_pinned(log.number, &[]) {
                 self.remove(log.number);
             }
         }
@@ -307,7 +335,7 @@ impl Folder {
 
     /// Logs that may go, the first one first.
     fn victims<'a>(&self, logs: &'a [Listed]) -> Vec<&'a Listed> {
-        let mut victims: Vec<_> = logs.iter().filter(|log| !self.is_pinned(log.number)).collect();
+        let mut victims: Vec<_> = logs.iter().filter(|log| !self.is_pinned(log.number, &[])).collect();
         victims.sort_by_cached_key(|log| (self.counts_as_used(log), log.number));
         victims
     }
@@ -320,21 +348,32 @@ impl Folder {
         Ok(gone.is_some())
     }
 
-    fn is_pinned(&self, number: u64) -> bool {
-        self.pinned_for(number).is_some()
-    }
-
-    /// Whose a log is, if it is pinned.
-    fn pinned_for(&self, number: u64) -> Option<Owner> {
-        let header = self.file(number, false).ok().and_then(|file| log::header(&file))?;
-        header.is_pinned.then_some(header.owner)
+    /// Whether a log stays, of an owner who is none of these. One with another key may be all that
+    /// somebody has of an image.
+    fn is_pinned(&self, number: u64, but: &[Owner]) -> bool {
+        match self.file(number, false).map_or(Standing::Nothing, |file| file.standing()) {
+            Standing::Readable(header) => header.is_pinned && !but.contains(&header.owner),
+            Standing::Foreign { is_pinned } => is_pinned,
+            Standing::Plain { .. } | Standing::Nothing => false,
+        }
     }
 
     /// Bytes that pinned logs take, but for those of some owners.
     pub fn pinned_bytes(&self, but: &[Owner]) -> io::Result<u64> {
-        let is_counted = |log: &Listed| self.pinned_for(log.number).is_some_and(|owner| !but.contains(&owner));
-        let logs: Vec<_> = self.list()?.into_iter().filter(is_counted).collect();
+        let logs: Vec<_> = self.list()?.into_iter().filter(|log| self.is_pinned(log.number, but)).collect();
         Ok(total(&logs))
+    }
+
+    /// Removes the logs that the key does not open and that nobody uses. With a key those that have
+    /// none go even if they are pinned: others could read them.
+    pub fn remove_unreadable(&self, _lock: &Locked) -> io::Result<()> {
+        for log in self.list()? {
+            let standing = self.file(log.number, false).map_or(Standing::Nothing, |file| file.standing());
+            if matches!(standing, Standing::Plain { .. } | Standing::Foreign { is_pinned: false }) {
+                self.remove(log.number);
+            }
+        }
+        Ok(())
     }
 
     /// When a log was used, and later if it would be dear to fetch again.
@@ -387,6 +426,22 @@ impl Locked {
     }
 }
 
+impl Unreadable {
+    /// Counts a log.
+    pub(crate) fn count(&mut self, file: &LogFile) {
+        let bytes = file.metadata().map_or(0, |about| about.len());
+        match file.standing() {
+            Standing::Plain { is_pinned } => {
+                self.bytes += bytes;
+                self.pinned_bytes += if is_pinned { bytes } else { 0 };
+            }
+            Standing::Foreign { is_pinned: false } => self.bytes += bytes,
+            Standing::Foreign { is_pinned: true } => self.kept_bytes += bytes,
+            Standing::Readable(_) | Standing::Nothing => {}
+        }
+    }
+}
+
 /// Whether there is no room on the disk.
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
@@ -415,6 +470,11 @@ pub(crate) fn busy() -> io::Error {
 /// Takes the lock of a log, which ends with the descriptor.
 pub(crate) fn try_lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Takes a lock that others may have, too, but no writer.
+pub(crate) fn try_share(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 /// Gives it back.

@@ -1,18 +1,31 @@
 //! The bytes of a log. docs/formats/cache.md describes them.
 
+use encryption::{KEY_ID_BYTES, KeyId, OVERHEAD_BYTES};
+
 /// Starts a log.
 const MAGIC: [u8; 8] = *b"RNLCACH1";
 /// Starts a log of a pinned image.
 const MAGIC_PINNED: [u8; 8] = *b"RNLPINN1";
+/// Starts a log that is sealed, and one of a pinned image.
+const MAGIC_SEALED: [u8; 8] = *b"RNLCACH2";
+const MAGIC_SEALED_PINNED: [u8; 8] = *b"RNLPINN2";
 /// Starts a record.
 const RECORD_MAGIC: [u8; 4] = *b"RcRd";
 /// Starts a slot of a pinned name.
 const NAME_MAGIC: [u8; 8] = *b"RNLNAME1";
+/// Starts one that is sealed.
+const NAME_MAGIC_SEALED: [u8; 8] = *b"RNLNAME2";
 /// Starts the trailer, which ends a log that nobody is writing.
 const TRAILER_MAGIC: [u8; 8] = *b"RNLINDEX";
 
 /// Size of the header of a log.
 pub(crate) const HEADER_BYTES: usize = 64;
+/// Size of the header of a log that is sealed.
+pub(crate) const SEALED_HEADER_BYTES: usize = 128;
+/// Size of its sealed owner.
+pub(crate) const OWNER_BYTES: usize = HASH_BYTES + OVERHEAD_BYTES;
+/// What the check of such a header covers.
+const SEALED_HEADER_FIELD_BYTES: usize = 8 + KEY_ID_BYTES + OWNER_BYTES;
 /// Size of the head of a record.
 pub(crate) const HEAD_BYTES: usize = 96;
 /// Size of the trailer.
@@ -37,6 +50,12 @@ const VERSION_BYTES: usize = HASH_BYTES + 8;
 const VERSIONS_OFFSET: usize = 24;
 const BAD_OFFSET: usize = VERSIONS_OFFSET + 3 * VERSION_BYTES;
 const TARGET_OFFSET: usize = BAD_OFFSET + BAD_MAX * HASH_BYTES;
+
+/// What is used of a slot before its check.
+const NAME_FIELD_BYTES: usize = TARGET_OFFSET + TARGET_BYTES_MAX;
+/// What is sealed in a slot: the key of the name, and what the slot has without a key.
+const NAME_BYTES: usize = HASH_BYTES + NAME_FIELD_BYTES + CHECK_BYTES;
+pub(crate) const SEALED_NAME_BYTES: usize = NAME_BYTES + OVERHEAD_BYTES;
 
 const HASH_BYTES: usize = 32;
 /// Of the hash that a header, a head (with its label) and a trailer have over themselves.
@@ -97,6 +116,21 @@ pub(crate) struct Header {
     pub owner: Owner,
     /// It stays, whatever needs its room.
     pub is_pinned: bool,
+}
+
+/// The header of a log that is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SealedHeader {
+    pub is_pinned: bool,
+    pub key: KeyId,
+    pub owner: [u8; OWNER_BYTES],
+}
+
+/// A slot of a pinned name that is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SealedSlot {
+    pub key: KeyId,
+    pub bytes: [u8; SEALED_NAME_BYTES],
 }
 
 /// The head of a record, without its label and payload.
@@ -210,6 +244,59 @@ pub(crate) fn header(header: &Header) -> [u8; HEADER_BYTES] {
 pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
     let found = Header { owner: Owner(array(&bytes[8..40])), is_pinned: bytes[..8] == MAGIC_PINNED };
     (header(&found) == *bytes).then_some(found)
+}
+
+/// The bytes of a header of a log that is sealed.
+pub(crate) fn sealed_header(header: &SealedHeader) -> [u8; SEALED_HEADER_BYTES] {
+    let mut out = [0; SEALED_HEADER_BYTES];
+    out[..8].copy_from_slice(if header.is_pinned { &MAGIC_SEALED_PINNED } else { &MAGIC_SEALED });
+    out[8..24].copy_from_slice(&header.key.0);
+    out[24..SEALED_HEADER_FIELD_BYTES].copy_from_slice(&header.owner);
+    let check = check(&[&out[..SEALED_HEADER_FIELD_BYTES]]);
+    out[SEALED_HEADER_BYTES - CHECK_BYTES..].copy_from_slice(&check);
+    out
+}
+
+/// Such a header, if it is whole.
+pub(crate) fn parse_sealed_header(bytes: &[u8; SEALED_HEADER_BYTES]) -> Option<SealedHeader> {
+    let found = SealedHeader {
+        is_pinned: bytes[..8] == MAGIC_SEALED_PINNED,
+        key: KeyId(array(&bytes[8..24])),
+        owner: array(&bytes[24..SEALED_HEADER_FIELD_BYTES]),
+    };
+    (sealed_header(&found) == *bytes).then_some(found)
+}
+
+/// What is sealed in a slot: the key of the name, and the slot without its zeros.
+pub(crate) fn name_bytes(key: &Key, slot: &[u8; SLOT_BYTES]) -> Vec<u8> {
+    [&key.0, &slot[..NAME_FIELD_BYTES], &slot[SLOT_BYTES - CHECK_BYTES..]].concat()
+}
+
+/// The key of a name and the slot that was sealed.
+pub(crate) fn parse_name_bytes(bytes: &[u8]) -> Option<(Key, [u8; SLOT_BYTES])> {
+    let bytes: &[u8; NAME_BYTES] = bytes.try_into().ok()?;
+    let (key, slot) = bytes.split_at(HASH_BYTES);
+    let (fields, check) = slot.split_at(NAME_FIELD_BYTES);
+    let mut slot = [0; SLOT_BYTES];
+    slot[..NAME_FIELD_BYTES].copy_from_slice(fields);
+    slot[SLOT_BYTES - CHECK_BYTES..].copy_from_slice(check);
+    Some((Key(array(key)), slot))
+}
+
+/// The bytes of a slot that is sealed. What is in it has a tag of its own.
+pub(crate) fn sealed_slot(slot: &SealedSlot) -> [u8; SLOT_BYTES] {
+    let mut out = [0; SLOT_BYTES];
+    out[..8].copy_from_slice(&NAME_MAGIC_SEALED);
+    out[8..24].copy_from_slice(&slot.key.0);
+    out[24..24 + SEALED_NAME_BYTES].copy_from_slice(&slot.bytes);
+    out
+}
+
+/// Such a slot.
+pub(crate) fn parse_sealed_slot(bytes: &[u8; SLOT_BYTES]) -> Option<SealedSlot> {
+    let key = KeyId(array(&bytes[8..24]));
+    let found = SealedSlot { key, bytes: array(&bytes[24..24 + SEALED_NAME_BYTES]) };
+    (sealed_slot(&found) == *bytes).then_some(found)
 }
 
 /// The bytes of a head, with a check over them and the label.

@@ -14,6 +14,7 @@
 //! - *Sparing of flash.* A byte that is cached is written once; records are not moved. The log that
 //!   goes is the one used longest ago, and one that was fetched in many small parts, which would
 //!   cost many round trips again, counts as used later than it was.
+//! - *Sealed, if there is a key.* Then its files say nothing of images to who has not the key.
 //!
 //! - *Kept, if somebody says so.* Logs of an image that is pinned stay, within the limit, and have
 //!   only what was put to be pinned. A name that is pinned has a file that says which of its
@@ -27,9 +28,12 @@ mod format;
 mod log;
 mod names;
 mod pins;
+mod sealed;
 mod store;
 mod verify;
 
+pub use encryption::StorageKey;
+pub use folder::Unreadable;
 pub use format::{
     BAD_MAX, Key, Kind, LABEL_BYTES_MAX, Owner, PAYLOAD_BYTES_MAX, PinnedName, TARGET_BYTES_MAX, Version,
 };

@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::disk;
-use crate::folder::{Locked, busy, try_lock};
-use crate::format::{BAD_MAX, Header, Key, Owner, PinnedName, SLOT_BYTES, TARGET_BYTES_MAX, parse_slot, slot};
-use crate::log;
+use crate::folder::{Folder, Locked, busy, try_lock};
+use crate::format::{self, BAD_MAX, Header, Key, Owner, PinnedName, SLOT_BYTES, TARGET_BYTES_MAX};
+use crate::sealed;
 use crate::store::Cache;
 
 const SUFFIX: &str = ".pin";
@@ -33,13 +33,14 @@ const READS_MAX: usize = 4;
 #[derive(Debug)]
 pub struct NameClaim<'a> {
     cache: &'a Cache,
+    key: Key,
     path: PathBuf,
     file: File,
 }
 
 /// The slots of a file: the generation and the place of the newest one.
 struct Slots {
-    newest: Option<(u64, usize, PinnedName)>,
+    newest: Option<(u64, usize, (Key, PinnedName))>,
     is_new: bool,
 }
 
@@ -55,7 +56,7 @@ impl Cache {
     /// # Errors
     /// What the disk says.
     pub fn pinned_name(&self, key: &Key) -> io::Result<Option<PinnedName>> {
-        read(self.folder.folder(), key)
+        Ok(read(&self.folder, &id_of(&self.folder, key))?.map(|(_, name)| name))
     }
 
     /// All pinned names, in no order that matters.
@@ -63,7 +64,7 @@ impl Cache {
     /// # Errors
     /// What the disk says.
     pub fn pinned_names(&self) -> io::Result<Vec<(Key, PinnedName)>> {
-        all(self.folder.folder())
+        all(&self.folder)
     }
 
     /// Claims a name, whether it is pinned or not; `None` if another process has claimed it.
@@ -71,9 +72,9 @@ impl Cache {
     /// # Errors
     /// What the disk says; too many names.
     pub fn claim_name(&self, key: &Key) -> io::Result<Option<NameClaim<'_>>> {
-        let path = path_of(self.folder.folder(), key);
+        let path = path_of(&self.folder, &id_of(&self.folder, key));
         loop {
-            if !path.exists() && keys(self.folder.folder())?.len() >= NAMES_MAX {
+            if !path.exists() && ids(&self.folder)?.len() >= NAMES_MAX {
                 return Err(io::Error::other(format!("{NAMES_MAX} names are pinned already; unpin another one")));
             }
             let file = disk::open(&path, true)?;
@@ -82,7 +83,7 @@ impl Cache {
             }
             // The one who had it may have removed it.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Some(NameClaim { cache: self, path, file }));
+                return Ok(Some(NameClaim { cache: self, key: *key, path, file }));
             }
         }
     }
@@ -95,14 +96,14 @@ impl Cache {
     /// nothing was changed, unless the disk could not be written and yet has it later.
     pub fn change_name<T>(&self, key: &Key, change: impl FnOnce(&mut PinnedName) -> T) -> io::Result<T> {
         let _lock = self.lock_patiently()?;
-        let file = disk::open(&path_of(self.folder.folder(), key), false)?;
+        let file = disk::open(&path_of(&self.folder, &id_of(&self.folder, key)), false)?;
         self.look_again();
-        let slots = Slots::read(&file)?;
-        let before = slots.newest.as_ref().map(|(.., name)| name);
+        let slots = Slots::read(&self.folder, &id_of(&self.folder, key), &file)?;
+        let before = slots.newest.as_ref().map(|(.., (_, name))| name);
         let mut name = before.cloned().unwrap_or_default();
         let outcome = change(&mut name);
         if before != Some(&name) {
-            slots.write(&file, &name)?;
+            slots.write(&self.folder, key, &file, &name)?;
             if slots.is_new {
                 self.folder.sync()?;
             }
@@ -144,7 +145,7 @@ impl Cache {
     /// Logs that were pinned when they were read may not be any more. Under the lock.
     fn look_again(&self) {
         for log in self.known().logs.values_mut().filter(|log| log.header.is_pinned) {
-            if let Some(header) = log::header(&log.file) {
+            if let Some(header) = log.file.header() {
                 log.header = header;
             }
         }
@@ -166,22 +167,25 @@ impl NameClaim<'_> {
 impl Drop for NameClaim<'_> {
     /// Nothing stays of a name that was not pinned in the end.
     fn drop(&mut self) {
-        if Slots::read(&self.file).is_ok_and(|slots| slots.newest.is_none()) {
+        let folder = &self.cache.folder;
+        if Slots::read(folder, &id_of(folder, &self.key), &self.file).is_ok_and(|slots| slots.newest.is_none()) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl Slots {
-    fn read(file: &File) -> io::Result<Slots> {
+    fn read(folder: &Folder, id: &[u8; 32], file: &File) -> io::Result<Slots> {
         let mut is_new = true;
         for _ in 0..READS_MAX {
             let mut bytes = [0; 2 * SLOT_BYTES];
             let read = file.read_at(&mut bytes, 0)?;
             is_new = read < bytes.len();
             let slots = bytes.as_chunks::<SLOT_BYTES>().0.iter().enumerate();
-            let found =
-                slots.filter_map(|(at, slot)| parse_slot(slot).map(|(generation, name)| (generation, at, name)));
+            let found = slots.filter_map(|(at, slot)| {
+                let (key, generation, name) = sealed::parse_slot(folder.key(), id, slot)?;
+                Some((generation, at, (key, name)))
+            });
             let newest = found.max_by_key(|(generation, ..)| *generation);
             if newest.is_some() || read == 0 {
                 return Ok(Slots { newest, is_new });
@@ -190,12 +194,12 @@ impl Slots {
         Ok(Slots { newest: None, is_new })
     }
 
-    fn write(&self, file: &File, name: &PinnedName) -> io::Result<()> {
+    fn write(&self, folder: &Folder, key: &Key, file: &File, name: &PinnedName) -> io::Result<()> {
         if name.target.len() > TARGET_BYTES_MAX || name.bad.len() > BAD_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let generation = self.newest.as_ref().map_or(1, |(generation, ..)| generation.saturating_add(1));
-        let slot = slot(generation, name);
+        let slot = sealed::slot(folder.key(), key, generation, name);
         match &self.newest {
             // Over bytes that the file has.
             Some((_, newest, _)) if !self.is_new => file.write_all_at(&slot, ((1 - newest) * SLOT_BYTES) as u64)?,
@@ -209,49 +213,68 @@ impl Slots {
     }
 }
 
-/// All names in a folder.
-pub(crate) fn all(folder: &Path) -> io::Result<Vec<(Key, PinnedName)>> {
+/// All names in a folder that have its key.
+pub(crate) fn all(folder: &Folder) -> io::Result<Vec<(Key, PinnedName)>> {
     let mut found = Vec::new();
-    for key in keys(folder)? {
-        if let Some(name) = read(folder, &key)? {
-            found.push((key, name));
-        }
+    for id in ids(folder)? {
+        found.extend(read(folder, &id)?);
     }
     Ok(found)
 }
 
-fn read(folder: &Path, key: &Key) -> io::Result<Option<PinnedName>> {
-    match disk::open(&path_of(folder, key), false) {
-        Ok(file) => Ok(Slots::read(&file)?.newest.map(|(.., name)| name)),
+/// Removes names that have no key from a folder that has one, unless somebody fetches a version of
+/// them.
+pub(crate) fn remove_plain(folder: &Folder) -> io::Result<()> {
+    let ids = if folder.key().is_some() { ids(folder)? } else { Vec::new() };
+    for id in ids {
+        let path = path_of(folder, &id);
+        let Ok(file) = disk::open(&path, false) else { continue };
+        let mut bytes = [0; 2 * SLOT_BYTES];
+        let _ = file.read_at(&mut bytes, 0)?;
+        let is_plain = bytes.as_chunks::<SLOT_BYTES>().0.iter().any(|slot| format::parse_slot(slot).is_some());
+        if is_plain && try_lock(&file) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(folder: &Folder, id: &[u8; 32]) -> io::Result<Option<(Key, PinnedName)>> {
+    match disk::open(&path_of(folder, id), false) {
+        Ok(file) => Ok(Slots::read(folder, id, &file)?.newest.map(|(.., named)| named)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn path_of(folder: &Path, key: &Key) -> PathBuf {
-    let digits: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    folder.join(digits + SUFFIX)
+fn id_of(folder: &Folder, key: &Key) -> [u8; 32] {
+    sealed::name_id(folder.key(), key)
 }
 
-/// The keys of the names that have a file.
-fn keys(folder: &Path) -> io::Result<Vec<Key>> {
+fn path_of(folder: &Folder, id: &[u8; 32]) -> PathBuf {
+    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.folder().join(digits + SUFFIX)
+}
+
+/// The ids of the names that have a file.
+fn ids(folder: &Folder) -> io::Result<Vec<[u8; 32]>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(folder.folder())? {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(key) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)).and_then(parse_key) else { continue };
+        let Some(id) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)).and_then(parse_id) else { continue };
         if entry.file_type()?.is_file() {
-            found.push(key);
+            found.push(id);
         }
     }
     Ok(found)
 }
 
-fn parse_key(digits: &str) -> Option<Key> {
+fn parse_id(digits: &str) -> Option<[u8; 32]> {
     let is_hex = digits.len() == 64 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    let mut key = [0; 32];
-    for (at, byte) in key.iter_mut().enumerate().filter(|_| is_hex) {
+    let mut id = [0; 32];
+    for (at, byte) in id.iter_mut().enumerate().filter(|_| is_hex) {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
     }
-    is_hex.then_some(Key(key))
+    is_hex.then_some(id)
 }

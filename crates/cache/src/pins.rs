@@ -6,11 +6,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError};
 
-use rustix::fs::{FlockOperation, flock};
-
-use crate::folder::{busy, log_bytes_max, try_lock, unlock};
-use crate::format::{HEADER_BYTES, Header, Key, Kind, Owner, TRAILER_BYTES};
+use crate::folder::{busy, log_bytes_max, try_lock, try_share, unlock};
+use crate::format::{Header, Key, Kind, Owner};
 use crate::log;
+use crate::sealed::Form;
 use crate::store::{Cache, STEPS_PER_LOG};
 
 /// Where the file of the lock has the month and the bytes that pins cost in it.
@@ -91,11 +90,11 @@ impl Cache {
         let mut is_used = false;
         for file in known.logs.values().filter(|log| log.header == header).map(|log| &log.file) {
             // One that is written at the moment is kept by its writer, and the others keep it.
-            if flock(file, FlockOperation::NonBlockingLockShared).is_err() {
+            if !try_share(file) {
                 continue;
             }
             // It may have been unpinned since it was read.
-            if log::header(file) == Some(header) {
+            if file.header() == Some(header) {
                 is_used = true;
             } else {
                 unlock(file);
@@ -121,12 +120,13 @@ impl Cache {
     pub fn pin_room(&self, owner: &Owner, leaving: Option<Owner>, payloads: &[usize]) -> io::Result<PinRoom> {
         let but: Vec<Owner> = leaving.into_iter().chain([*owner]).collect();
         let pinned = self.folder.pinned_bytes(&but)?;
+        let form = self.folder.form();
         let (free, max) = (self.bytes_max.saturating_sub(pinned), self.bytes_max);
-        let mut needed = needed_by(payloads, self.log_bytes_max);
+        let mut needed = needed_by(form, payloads, self.log_bytes_max);
         if needed > free {
             // A larger cache has larger logs.
             for _ in 0..ROUNDS {
-                needed = needed.max(needed_by(payloads, log_bytes_max(pinned.saturating_add(needed))));
+                needed = needed.max(needed_by(form, payloads, log_bytes_max(pinned.saturating_add(needed))));
             }
         }
         Ok(PinRoom { needed, free, max })
@@ -169,8 +169,8 @@ impl Cache {
         let now = Header { is_pinned: false, ..header };
         for log in logs.into_iter().take(locked) {
             // One that was emptied stays empty.
-            if outcome.is_ok() && log::header(&log.file) == Some(header) {
-                log::begin(&log.file, &now)?;
+            if outcome.is_ok() && log.file.header() == Some(header) {
+                log.file.begin(&now)?;
                 log.header = now;
             }
             unlock(&log.file);
@@ -212,12 +212,12 @@ impl Cache {
 }
 
 /// Bytes that records take in logs of this size.
-fn needed_by(payloads: &[usize], log_bytes_max: u64) -> u64 {
+fn needed_by(form: Form, payloads: &[usize], log_bytes_max: u64) -> u64 {
     let (mut needed, mut log_bytes) = (0u64, u64::MAX);
     for payload in payloads {
-        let bytes = log::record_bytes(PIN_LABEL_BYTES, *payload);
+        let bytes = log::record_bytes(form, PIN_LABEL_BYTES, *payload);
         if log_bytes.saturating_add(bytes) > log_bytes_max {
-            log_bytes = (HEADER_BYTES + TRAILER_BYTES) as u64;
+            log_bytes = form.header() + form.end(0);
             needed += log_bytes;
         }
         log_bytes += bytes;

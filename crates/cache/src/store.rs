@@ -1,17 +1,20 @@
 //! The cache itself: an index of all logs, and the logs that this process writes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{File, FileTimes};
+use std::fs::FileTimes;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::folder::{Folder, RATE_PERIOD, log_bytes_max, try_lock, unlock};
-use crate::format::{self, HEADER_BYTES, Head, Header, Key, Kind, Owner, PinnedName};
+use encryption::StorageKey;
+
+use crate::folder::{Folder, RATE_PERIOD, Unreadable, log_bytes_max, try_lock, unlock};
+use crate::format::{self, Head, Header, Key, Kind, Owner, PinnedName};
 use crate::log::{self, End, Entry};
 use crate::names;
+use crate::sealed::{self, LogFile};
 
 /// The time of use of a log is set again after this long.
 const USED_EVERY: Duration = Duration::from_secs(3600);
@@ -32,6 +35,7 @@ pub struct Cache {
     pub(crate) bytes_max: u64,
     pub(crate) log_bytes_max: u64,
     pub(crate) names_at_open: HashMap<Key, PinnedName>,
+    pub(crate) unreadable: Unreadable,
     known: Mutex<Known>,
     pub(crate) writer: Mutex<Writer>,
 }
@@ -75,7 +79,7 @@ pub(crate) struct Known {
 #[derive(Debug)]
 pub(crate) struct Log {
     pub header: Header,
-    pub file: Arc<File>,
+    pub file: Arc<LogFile>,
     pub entries: Vec<Entry>,
     /// When its time of use was set.
     used: Option<Instant>,
@@ -102,7 +106,7 @@ impl Cache {
     /// What the system says; a folder that others can enter; without a limit also a disk with
     /// next to no free space.
     pub fn open(folder: &Path, bytes_max: Option<u64>) -> io::Result<Cache> {
-        Cache::open_with(folder, bytes_max, RATE_PERIOD)
+        Cache::open_with(folder, bytes_max, None, RATE_PERIOD)
     }
 
     /// The limit that a cache in `folder` has for who opens it with this one or with none.
@@ -113,17 +117,25 @@ impl Cache {
         Folder::limit(folder, bytes_max)
     }
 
-    pub(crate) fn open_with(folder: &Path, bytes_max: Option<u64>, period: Duration) -> io::Result<Cache> {
-        let folder = Folder::open(folder, bytes_max, period)?;
+    pub(crate) fn open_with(
+        folder: &Path,
+        bytes_max: Option<u64>,
+        key: Option<&StorageKey>,
+        period: Duration,
+    ) -> io::Result<Cache> {
+        let folder = Folder::open(folder, bytes_max, period, key.map(sealed::purpose))?;
         let bytes_max = folder.bytes_max();
         folder.shrink()?;
         // Before the logs: what a name stands for has all of its logs then.
-        let names_at_open = names::all(folder.folder())?.into_iter().collect();
-        let mut known = Known::default();
+        let names_at_open = names::all(&folder)?.into_iter().collect();
+        let (mut known, mut unreadable) = (Known::default(), Unreadable::default());
         for number in folder.numbers()? {
             // One that cannot be opened or read may be gone by now.
             let Ok(file) = folder.file(number, false) else { continue };
-            let Ok(Some(mut log)) = log::read(&file) else { continue };
+            let Ok(Some(mut log)) = log::read(&file) else {
+                unreadable.count(&file);
+                continue;
+            };
             if !log.is_closed && try_lock(&file) {
                 // Its writer was killed, or has just closed it. If this fails, it is read more
                 // slowly next time, too.
@@ -131,7 +143,7 @@ impl Cache {
                     log = now;
                 }
                 if !log.is_closed {
-                    let _ = End::behind(&log.entries, 0).close(&file, &log.entries);
+                    let _ = End::behind(folder.form(), &log.entries, 0).close(&file, &log.entries);
                 }
                 unlock(&file);
             }
@@ -145,6 +157,7 @@ impl Cache {
             bytes_max,
             log_bytes_max: log_bytes_max(bytes_max),
             names_at_open,
+            unreadable,
             known: Mutex::new(known),
             writer: Mutex::new(Writer { last: last.unwrap_or(0), ..Writer::default() }),
         })
@@ -307,7 +320,7 @@ impl Cache {
         header: &Header,
         label: usize,
         payload: usize,
-    ) -> io::Result<Option<(u64, Arc<File>)>> {
+    ) -> io::Result<Option<(u64, Arc<LogFile>)>> {
         if let Some((_, end)) = writer.open.get(header)
             && (end.needs(label, payload) > self.log_bytes_max || end.is_full())
         {
@@ -331,9 +344,9 @@ impl Cache {
             }
             end.room = room;
         }
-        if end.at == HEADER_BYTES as u64 {
-            log::begin(&file, header)?;
-            writer.written += HEADER_BYTES as u64;
+        if end.is_new() {
+            file.begin(header)?;
+            writer.written += file.form().header();
         }
         Ok(Some((number, file)))
     }
@@ -343,7 +356,7 @@ impl Cache {
         let mut known = self.known();
         let mut logs = known.logs.iter_mut().rev().filter(|(_, log)| log.header == *header);
         logs.any(|(number, log)| {
-            let end = End::behind(&log.entries, 0);
+            let end = End::behind(self.folder.form(), &log.entries, 0);
             if end.needs(label, payload) > self.log_bytes_max || end.is_full() || !try_lock(&log.file) {
                 return false;
             }
@@ -352,7 +365,9 @@ impl Cache {
             let found = found.filter(|found| found.entries.len() == log.entries.len());
             let about = log.file.metadata().ok().filter(|about| found.is_some() && about.nlink() > 0);
             match &about {
-                Some(about) => drop(writer.open.insert(*header, (*number, End::behind(&log.entries, about.len())))),
+                Some(about) => drop(
+                    writer.open.insert(*header, (*number, End::behind(self.folder.form(), &log.entries, about.len()))),
+                ),
                 None => unlock(&log.file),
             }
             about.is_some()
@@ -364,7 +379,7 @@ impl Cache {
             return Ok(());
         };
         self.known().add(number, *header, Arc::new(file), Vec::new());
-        writer.open.insert(*header, (number, End::of_new()));
+        writer.open.insert(*header, (number, End::of_new(self.folder.form())));
         Ok(())
     }
 
@@ -419,7 +434,7 @@ impl Drop for Cache {
 }
 
 impl Known {
-    fn add(&mut self, number: u64, header: Header, file: Arc<File>, entries: Vec<Entry>) {
+    fn add(&mut self, number: u64, header: Header, file: Arc<LogFile>, entries: Vec<Entry>) {
         self.logs.insert(number, Log { header, file, entries: Vec::new(), used: None });
         entries.into_iter().for_each(|entry| self.append(number, entry));
     }

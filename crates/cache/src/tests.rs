@@ -12,6 +12,7 @@ use super::*;
 
 mod names;
 mod pins;
+mod sealed;
 
 pub(crate) mod fault {
     use std::cell::Cell;
@@ -39,16 +40,21 @@ pub(crate) mod fault {
 
 const LIMIT: u64 = 256 << 10;
 
-/// A folder for a cache.
+/// A folder for a cache, and its key.
 struct Top {
     _top: tempfile::TempDir,
     path: PathBuf,
+    key: Option<StorageKey>,
 }
 
 impl Top {
-    fn new() -> Top {
+    fn new(key: Option<StorageKey>) -> Top {
         let top = tempfile::tempdir().unwrap();
-        Top { path: top.path().join("cache"), _top: top }
+        Top { path: top.path().join("cache"), _top: top, key }
+    }
+
+    fn open(&self, bytes_max: u64) -> std::io::Result<Cache> {
+        Cache::open_sealed(&self.path, Some(bytes_max), self.key.as_ref())
     }
 
     fn path(&self) -> &Path {
@@ -56,9 +62,21 @@ impl Top {
     }
 }
 
+/// A cache is the same with a key and without.
+fn both(test: impl Fn(&Top)) {
+    for key in [None, Some(storage_key(1))] {
+        test(&Top::new(key));
+    }
+}
+
+fn storage_key(number: u8) -> StorageKey {
+    let bytes: Vec<u8> = (0..32).map(|at| at ^ number).collect();
+    StorageKey::parse(&bytes).unwrap()
+}
+
 /// A cache that may be written at any rate.
-fn open(folder: &Path) -> std::io::Result<Cache> {
-    Cache::open_with(folder, Some(LIMIT), Duration::ZERO)
+fn open(top: &Top) -> std::io::Result<Cache> {
+    Cache::open_with(top.path(), Some(LIMIT), top.key.as_ref(), Duration::ZERO)
 }
 
 fn key(number: u64) -> Key {
@@ -110,12 +128,12 @@ fn check(cache: &Cache, model: &Model, kind: Kind, key: Key) {
     }
 }
 
-fn step(rng: &mut SplitMix64, caches: &mut [Option<Cache>], folder: &Path, model: &mut Model) {
+fn step(rng: &mut SplitMix64, caches: &mut [Option<Cache>], top: &Top, model: &mut Model) {
     let which = rng.below(caches.len() as u64) as usize;
     let kind = [Kind::Block, Kind::Pages, Kind::Name][rng.below(3) as usize];
     let key = key(rng.below(64));
     let Some(cache) = &caches[which] else {
-        caches[which] = open(folder).ok();
+        caches[which] = open(top).ok();
         return;
     };
     match rng.below(16) {
@@ -151,26 +169,25 @@ fn step(rng: &mut SplitMix64, caches: &mut [Option<Cache>], folder: &Path, model
 }
 
 /// One life of a cache: some steps, and the power fails.
-fn live(seed: u64) {
+fn live(seed: u64, top: &Top) {
     let mut rng = SplitMix64(seed);
-    let top = tempfile::tempdir().unwrap();
-    let folder = top.path().join("cache");
+    let folder = top.path();
     let mut model = Model::new();
     for _ in 0..4 {
         let mut caches = [None, None];
         for _ in 0..60 {
-            step(&mut rng, &mut caches, &folder, &mut model);
+            step(&mut rng, &mut caches, top, &mut model);
             if folder.exists() {
-                assert!(bytes_in(&folder) <= LIMIT, "seed {seed}: over the limit");
+                assert!(bytes_in(folder) <= LIMIT, "seed {seed}: over the limit");
             }
         }
         caches.into_iter().flatten().for_each(Cache::killed);
         fault::full_after(u64::MAX);
         if folder.exists() {
-            lose_sectors(&mut rng, &folder);
+            lose_sectors(&mut rng, folder);
         }
-        let cache = open(&folder).unwrap();
-        assert!(bytes_in(&folder) <= LIMIT, "seed {seed}: over the limit after a power cut");
+        let cache = open(top).unwrap();
+        assert!(bytes_in(folder) <= LIMIT, "seed {seed}: over the limit after a power cut");
         for (kind, key) in model.keys() {
             check(&cache, &model, *kind, *key);
         }
@@ -180,211 +197,223 @@ fn live(seed: u64) {
 #[test]
 fn sim_power_cuts_and_full_disks_show_no_wrong_bytes() {
     let rounds = std::env::var("RUNNEL_SIM_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
-    (0..rounds).for_each(live);
+    (0..rounds).for_each(|seed| both(|top| live(seed, top)));
 }
 
 #[test]
 fn what_was_put_is_there_for_others_and_later() {
-    let top = tempfile::tempdir().unwrap();
-    let folder = top.path().join("cache");
-    let cache = Cache::open(&folder, Some(1 << 20)).unwrap();
-    for number in 0..10 {
-        assert!(cache.put(&owner(1), Kind::Pages, &key(number), &[number as u8], b"pages").unwrap());
-    }
-    assert!(cache.put(&owner(2), Kind::Block, &key(1), b"", b"block").unwrap());
-    // While it is written.
-    let other = Cache::open(&folder, Some(1 << 20)).unwrap();
-    assert_eq!(other.read(Kind::Pages, &key(3)).unwrap(), b"pages");
-    drop(cache);
-    let later = Cache::open(&folder, Some(1 << 20)).unwrap();
-    let labels: Vec<u8> = later.records(&owner(1), Kind::Pages).iter().map(|found| found.label[0]).collect();
-    assert_eq!(labels, (0..10).collect::<Vec<u8>>(), "in their order");
-    assert_eq!(later.read(Kind::Block, &key(1)).unwrap(), b"block");
-    assert_eq!(later.read(Kind::Block, &key(2)), None);
-    // It goes on with the logs that are there.
-    assert!(later.put(&owner(1), Kind::Pages, &key(20), b"", b"more").unwrap());
-    drop(later);
-    let last = Cache::open(&folder, Some(1 << 20)).unwrap();
-    assert_eq!((last.status().unwrap().logs, last.records(&owner(1), Kind::Pages).len()), (2, 11));
+    both(|top| {
+        let cache = top.open(1 << 20).unwrap();
+        for number in 0..10 {
+            assert!(cache.put(&owner(1), Kind::Pages, &key(number), &[number as u8], b"pages").unwrap());
+        }
+        assert!(cache.put(&owner(2), Kind::Block, &key(1), b"", b"block").unwrap());
+        // While it is written.
+        let other = top.open(1 << 20).unwrap();
+        assert_eq!(other.read(Kind::Pages, &key(3)).unwrap(), b"pages");
+        drop(cache);
+        let later = top.open(1 << 20).unwrap();
+        let labels: Vec<u8> = later.records(&owner(1), Kind::Pages).iter().map(|found| found.label[0]).collect();
+        assert_eq!(labels, (0..10).collect::<Vec<u8>>(), "in their order");
+        assert_eq!(later.read(Kind::Block, &key(1)).unwrap(), b"block");
+        assert_eq!(later.read(Kind::Block, &key(2)), None);
+        // It goes on with the logs that are there.
+        assert!(later.put(&owner(1), Kind::Pages, &key(20), b"", b"more").unwrap());
+        drop(later);
+        let last = top.open(1 << 20).unwrap();
+        assert_eq!((last.status().unwrap().logs, last.records(&owner(1), Kind::Pages).len()), (2, 11));
+    });
 }
 
 #[test]
 fn a_record_that_is_put_again_counts() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    cache.put(&owner(0), Kind::Name, &key(1), b"", b"old").unwrap();
-    cache.put(&owner(0), Kind::Name, &key(1), b"", b"new").unwrap();
-    assert_eq!(cache.records(&owner(0), Kind::Name).len(), 1);
-    drop(cache);
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    assert_eq!(cache.read(Kind::Name, &key(1)).unwrap(), b"new");
+    both(|top| {
+        let cache = top.open(1 << 20).unwrap();
+        cache.put(&owner(0), Kind::Name, &key(1), b"", b"old").unwrap();
+        cache.put(&owner(0), Kind::Name, &key(1), b"", b"new").unwrap();
+        assert_eq!(cache.records(&owner(0), Kind::Name).len(), 1);
+        drop(cache);
+        let cache = top.open(1 << 20).unwrap();
+        assert_eq!(cache.read(Kind::Name, &key(1)).unwrap(), b"new");
+    });
 }
 
 #[test]
 fn the_log_used_longest_ago_goes_first() {
-    let top = Top::new();
-    let payload = vec![7; 30 << 10];
-    for image in 0..4 {
-        let cache = open(top.path()).unwrap();
-        assert!(cache.put(&owner(image), Kind::Block, &key(image), b"", &payload).unwrap());
-        assert!(cache.put(&owner(image), Kind::Block, &key(100 + image), b"", &payload).unwrap());
-    }
-    let cache = open(top.path()).unwrap();
-    for image in [0, 2, 3] {
-        assert!(cache.read(Kind::Block, &key(image)).is_some());
-    }
-    assert!(cache.put(&owner(9), Kind::Block, &key(9), b"", &payload).unwrap());
-    let have = |image| open(top.path()).unwrap().has(Kind::Block, &key(image));
-    assert_eq!([0, 1, 2, 3, 9].map(have), [true, false, true, true, true]);
+    both(|top| {
+        let payload = vec![7; 30 << 10];
+        for image in 0..4 {
+            let cache = open(top).unwrap();
+            assert!(cache.put(&owner(image), Kind::Block, &key(image), b"", &payload).unwrap());
+            assert!(cache.put(&owner(image), Kind::Block, &key(100 + image), b"", &payload).unwrap());
+        }
+        let cache = open(top).unwrap();
+        for image in [0, 2, 3] {
+            assert!(cache.read(Kind::Block, &key(image)).is_some());
+        }
+        assert!(cache.put(&owner(9), Kind::Block, &key(9), b"", &payload).unwrap());
+        let have = |image| open(top).unwrap().has(Kind::Block, &key(image));
+        assert_eq!([0, 1, 2, 3, 9].map(have), [true, false, true, true, true]);
+    });
 }
 
 #[test]
 fn what_was_fetched_in_small_parts_stays_longer() {
-    let top = Top::new();
-    for (image, count) in [(0, 60), (1, 1), (2, 1)] {
-        let cache = open(top.path()).unwrap();
-        for number in 0..count {
-            let payload = vec![7; (50 << 10) / count as usize];
-            assert!(cache.put(&owner(image), Kind::Block, &key(100 * image + number), b"", &payload).unwrap());
+    both(|top| {
+        for (image, count) in [(0, 60), (1, 1), (2, 1)] {
+            let cache = open(top).unwrap();
+            for number in 0..count {
+                let payload = vec![7; (50 << 10) / count as usize];
+                assert!(cache.put(&owner(image), Kind::Block, &key(100 * image + number), b"", &payload).unwrap());
+            }
         }
-    }
-    let cache = open(top.path()).unwrap();
-    assert!(cache.put(&owner(9), Kind::Block, &key(999), b"", &[7; 50 << 10]).unwrap());
-    assert!(cache.put(&owner(8), Kind::Block, &key(888), b"", &[7; 50 << 10]).unwrap());
-    let have = |number| open(top.path()).unwrap().has(Kind::Block, &key(number));
-    assert_eq!([0, 100, 200, 999, 888].map(have), [true, false, true, true, true]);
+        let cache = open(top).unwrap();
+        assert!(cache.put(&owner(9), Kind::Block, &key(999), b"", &[7; 50 << 10]).unwrap());
+        assert!(cache.put(&owner(8), Kind::Block, &key(888), b"", &[7; 50 << 10]).unwrap());
+        let have = |number| open(top).unwrap().has(Kind::Block, &key(number));
+        assert_eq!([0, 100, 200, 999, 888].map(have), [true, false, true, true, true]);
+    });
 }
 
 #[test]
 fn little_more_is_written_than_is_cached() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(64 << 20)).unwrap();
-    let mut cached = 0;
-    for number in 0..400 {
-        // A push of 32 pages, half its size.
-        let payload = vec![number as u8; 40 << 10];
-        assert!(cache.put(&owner(1), Kind::Pages, &key(number), &[0; 256], &payload).unwrap());
-        cached += payload.len() as u64;
-    }
-    cache.close();
-    let status = cache.status().unwrap();
-    assert!(status.written_bytes * 100 <= cached * 115, "{} of {cached}", status.written_bytes);
-    assert_eq!(status.payload_bytes, cached);
+    both(|top| {
+        let cache = top.open(64 << 20).unwrap();
+        let mut cached = 0;
+        for number in 0..400 {
+            // A push of 32 pages, half its size.
+            let payload = vec![number as u8; 40 << 10];
+            assert!(cache.put(&owner(1), Kind::Pages, &key(number), &[0; 256], &payload).unwrap());
+            cached += payload.len() as u64;
+        }
+        cache.close();
+        let status = cache.status().unwrap();
+        assert!(status.written_bytes * 100 <= cached * 115, "{} of {cached}", status.written_bytes);
+        assert_eq!(status.payload_bytes, cached);
+    });
 }
 
 #[test]
 fn no_more_is_written_in_an_hour_than_the_cache_holds() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
-    let payload = vec![1; 8 << 10];
-    let taken = (0..1000).filter(|number| cache.put(&owner(1), Kind::Block, &key(*number), b"", &payload).unwrap());
-    let taken = taken.count() as u64 * payload.len() as u64;
-    assert!(taken <= LIMIT && taken > LIMIT / 2, "{taken}");
+    both(|top| {
+        let cache = top.open(LIMIT).unwrap();
+        let payload = vec![1; 8 << 10];
+        let taken = (0..1000).filter(|number| cache.put(&owner(1), Kind::Block, &key(*number), b"", &payload).unwrap());
+        let taken = taken.count() as u64 * payload.len() as u64;
+        assert!(taken <= LIMIT && taken > LIMIT / 2, "{taken}");
+    });
 }
 
 #[test]
 fn short_starts_use_up_what_they_write_and_leave_no_files() {
-    let top = Top::new();
-    for number in 0..200 {
-        let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
-        assert!(cache.put(&owner(1), Kind::Block, &key(number), b"", &[1; 100]).unwrap(), "{number}");
-    }
-    // One that is refused.
-    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
-    let taken = (0..100).filter(|n| cache.put(&owner(2), Kind::Block, &key(*n), b"", &[1; 9 << 10]).unwrap()).count();
-    assert!(taken < 100);
-    assert!(!cache.put(&owner(3), Kind::Block, &key(300), b"", &[1; 30 << 10]).unwrap());
-    drop(cache);
-    let logs = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap());
-    assert!(logs.into_iter().all(|log| log.metadata().unwrap().len() > 0));
+    both(|top| {
+        for number in 0..200 {
+            let cache = top.open(LIMIT).unwrap();
+            assert!(cache.put(&owner(1), Kind::Block, &key(number), b"", &[1; 100]).unwrap(), "{number}");
+        }
+        // One that is refused.
+        let cache = top.open(LIMIT).unwrap();
+        let taken =
+            (0..100).filter(|n| cache.put(&owner(2), Kind::Block, &key(*n), b"", &[1; 9 << 10]).unwrap()).count();
+        assert!(taken < 100);
+        assert!(!cache.put(&owner(3), Kind::Block, &key(300), b"", &[1; 30 << 10]).unwrap());
+        drop(cache);
+        let logs = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap());
+        assert!(logs.into_iter().all(|log| log.metadata().unwrap().len() > 0));
+    });
 }
 
 #[test]
 fn a_log_that_others_went_on_with_keeps_their_records() {
-    let top = Top::new();
-    let first = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    first.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap();
-    // It knows one record, and the other two are written behind its back.
-    let second = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    first.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
-    first.close();
-    second.put(&owner(1), Kind::Block, &key(3), b"", b"three").unwrap();
-    drop((first, second));
-    let last = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    assert_eq!([1, 2, 3].map(|number| last.has(Kind::Block, &key(number))), [true; 3]);
+    both(|top| {
+        let first = top.open(1 << 20).unwrap();
+        first.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap();
+        // It knows one record, and the other two are written behind its back.
+        let second = top.open(1 << 20).unwrap();
+        first.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
+        first.close();
+        second.put(&owner(1), Kind::Block, &key(3), b"", b"three").unwrap();
+        drop((first, second));
+        let last = top.open(1 << 20).unwrap();
+        assert_eq!([1, 2, 3].map(|number| last.has(Kind::Block, &key(number))), [true; 3]);
+    });
 }
 
 #[test]
 fn nobody_waits_for_a_process_that_keeps_the_lock() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    let lock = OpenOptions::new().read(true).write(true).open(top.path().join("images.lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    assert!(!cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
-    assert!(Cache::open(top.path(), Some(1 << 20)).is_ok());
-    assert!(cache.clear().is_err());
-    drop(lock);
-    assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+    both(|top| {
+        let cache = top.open(1 << 20).unwrap();
+        let lock = OpenOptions::new().read(true).write(true).open(top.path().join("images.lock")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(!cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+        assert!(top.open(1 << 20).is_ok());
+        assert!(cache.clear().is_err());
+        drop(lock);
+        assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+    });
 }
 
 #[test]
 fn logs_that_others_removed_are_let_go() {
-    let top = Top::new();
-    let cache = open(top.path()).unwrap();
-    for image in 0..3 {
-        cache.put(&owner(image), Kind::Block, &key(image), b"", &[1; 1000]).unwrap();
-    }
-    cache.close();
-    open(top.path()).unwrap().clear().unwrap();
-    assert_eq!(cache.status().unwrap().logs, 3);
-    for image in 0..3 {
-        assert_eq!(cache.read(Kind::Block, &key(image)), None);
-    }
-    assert_eq!((cache.status().unwrap().logs, cache.status().unwrap().records), (0, 0));
+    both(|top| {
+        let cache = open(top).unwrap();
+        for image in 0..3 {
+            cache.put(&owner(image), Kind::Block, &key(image), b"", &[1; 1000]).unwrap();
+        }
+        cache.close();
+        open(top).unwrap().clear().unwrap();
+        assert_eq!(cache.status().unwrap().logs, 3);
+        for image in 0..3 {
+            assert_eq!(cache.read(Kind::Block, &key(image)), None);
+        }
+        assert_eq!((cache.status().unwrap().logs, cache.status().unwrap().records), (0, 0));
+    });
 }
 
 #[test]
 fn numbers_that_make_no_sense_do_no_harm() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
-    cache.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
-    drop(cache);
-    let make = |name: &str| {
-        let file = fs::File::create(top.path().join(name)).unwrap();
-        file.set_len(1 << 40).unwrap();
-        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(1 << 32)).unwrap_or_default();
-    };
-    // They are no logs, so no log goes for them.
-    for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log"] {
-        make(name);
-    }
-    assert!(Cache::open(top.path(), Some(LIMIT)).unwrap().has(Kind::Block, &key(2)));
-    make("ffffffffffffffff.log");
-    let cache = Cache::open(top.path(), Some(LIMIT)).unwrap();
-    assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
-    assert_eq!(cache.read(Kind::Block, &key(1)).unwrap(), b"one");
+    both(|top| {
+        let cache = top.open(LIMIT).unwrap();
+        cache.put(&owner(1), Kind::Block, &key(2), b"", b"two").unwrap();
+        drop(cache);
+        let make = |name: &str| {
+            let file = fs::File::create(top.path().join(name)).unwrap();
+            file.set_len(1 << 40).unwrap();
+            file.set_modified(std::time::SystemTime::now() + Duration::from_secs(1 << 32)).unwrap_or_default();
+        };
+        // They are no logs, so no log goes for them.
+        for name in ["1.log", "+000000000000001.log", "FFFFFFFFFFFFFFFF.log"] {
+            make(name);
+        }
+        assert!(top.open(LIMIT).unwrap().has(Kind::Block, &key(2)));
+        make("ffffffffffffffff.log");
+        let cache = top.open(LIMIT).unwrap();
+        assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"one").unwrap());
+        assert_eq!(cache.read(Kind::Block, &key(1)).unwrap(), b"one");
+    });
 }
 
 #[test]
 fn damage_is_found_and_forgotten() {
-    let top = Top::new();
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    for number in 0..4 {
-        cache.put(&owner(1), Kind::Block, &key(number), b"", &[number as u8; 5000]).unwrap();
-    }
-    drop(cache);
-    let log = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().path());
-    let log = log.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "log")).unwrap();
-    OpenOptions::new().write(true).open(&log).unwrap().write_all_at(&[9; 10], 7000).unwrap();
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    assert_eq!(cache.verify().unwrap(), (3, 1));
-    assert_eq!(cache.read(Kind::Block, &key(1)), None);
-    // It is known as lost from now on.
-    let cache = Cache::open(top.path(), Some(1 << 20)).unwrap();
-    assert_eq!((cache.has(Kind::Block, &key(1)), cache.verify().unwrap()), (false, (3, 0)));
-    cache.clear().unwrap();
-    assert_eq!((bytes_in(top.path()), cache.verify().unwrap()), (0, (0, 0)));
-    assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"again").unwrap());
+    both(|top| {
+        let cache = top.open(1 << 20).unwrap();
+        for number in 0..4 {
+            cache.put(&owner(1), Kind::Block, &key(number), b"", &[number as u8; 5000]).unwrap();
+        }
+        drop(cache);
+        let log = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().path());
+        let log = log.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "log")).unwrap();
+        OpenOptions::new().write(true).open(&log).unwrap().write_all_at(&[9; 10], 7000).unwrap();
+        let cache = top.open(1 << 20).unwrap();
+        assert_eq!(cache.verify().unwrap(), (3, 1));
+        assert_eq!(cache.read(Kind::Block, &key(1)), None);
+        // It is known as lost from now on.
+        let cache = top.open(1 << 20).unwrap();
+        assert_eq!((cache.has(Kind::Block, &key(1)), cache.verify().unwrap()), (false, (3, 0)));
+        cache.clear().unwrap();
+        assert_eq!((bytes_in(top.path()), cache.verify().unwrap()), (0, (0, 0)));
+        assert!(cache.put(&owner(1), Kind::Block, &key(1), b"", b"again").unwrap());
+    });
 }
 
 #[test]
@@ -403,7 +432,7 @@ fn the_usual_limit_is_a_tenth_of_the_free_space() {
     // What it holds itself changes nothing.
     assert_eq!(folder::usual_limit(mib(10), mib(100)), mib(10));
     assert_eq!(folder::usual_limit(mib(60), 0), mib(60) / 11);
-    let top = Top::new();
+    let top = Top::new(None);
     let cache = Cache::open(top.path(), None).unwrap();
     assert!(cache.status().unwrap().bytes_max <= mib(64));
     assert_eq!(fs::metadata(top.path()).unwrap().permissions().mode() & 0o777, 0o700);

@@ -3,15 +3,12 @@
 //! A log is neither made longer nor written anew: a full disk and programs that run from a pinned
 //! image are no hindrance.
 
-use std::fs::File;
 use std::io;
 
-use rustix::fs::{FlockOperation, flock};
-
-use crate::disk;
-use crate::folder::unlock;
-use crate::format::{self, Head};
+use crate::folder::{try_share, unlock};
+use crate::format::Head;
 use crate::log::{self, End, Entry};
+use crate::sealed::LogFile;
 use crate::store::{Cache, Known};
 
 impl Cache {
@@ -73,8 +70,8 @@ impl Head {
 }
 
 /// Notes it in the log, unless somebody is writing that: then another `verify` does.
-fn make_void(file: &File, entries: &mut [Entry], damaged: &[usize]) -> io::Result<()> {
-    if flock(file, FlockOperation::NonBlockingLockShared).is_err() {
+fn make_void(file: &LogFile, entries: &mut [Entry], damaged: &[usize]) -> io::Result<()> {
+    if !try_share(file) {
         return Ok(());
     }
     let noted = match log::read(file)? {
@@ -87,11 +84,11 @@ fn make_void(file: &File, entries: &mut [Entry], damaged: &[usize]) -> io::Resul
     noted
 }
 
-fn note(file: &File, entries: &mut [Entry], damaged: &[usize]) -> io::Result<()> {
+fn note(file: &LogFile, entries: &mut [Entry], damaged: &[usize]) -> io::Result<()> {
     for at in damaged {
         let entry = &mut entries[*at];
         entry.head.make_void();
-        disk::write(file, &format::head(&entry.head, &entry.label), entry.offset)?;
+        entry.write_head(file)?;
     }
-    End::behind(entries, 0).close(file, entries).map(drop)
+    End::behind(file.form(), entries, 0).close(file, entries).map(drop)
 }

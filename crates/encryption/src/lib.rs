@@ -1,4 +1,5 @@
-//! Encryption of what a device keeps on its disk: the outbox and the disk cache of a volume.
+//! Encryption of what a device keeps on its disk: the outbox and the disk cache of a volume, and
+//! the device cache.
 //!
 //! A [`StorageKey`] is 32 bytes that the owner of the device gives. For each purpose a
 //! [`PurposeKey`] is derived from it, so that bytes of one purpose are nothing to another one.
@@ -62,6 +63,7 @@ pub struct StorageKey([u8; KEY_BYTES]);
 #[derive(Clone)]
 pub struct PurposeKey {
     sealing: [u8; KEY_BYTES],
+    hashing: [u8; KEY_BYTES],
     id: KeyId,
 }
 
@@ -98,7 +100,7 @@ impl StorageKey {
         let derive = |what: &str| blake3::derive_key(&format!("runnel 2026 {purpose}: {what}"), &self.0);
         let mut id = [0; KEY_ID_BYTES];
         id.copy_from_slice(&derive("id")[..KEY_ID_BYTES]);
-        PurposeKey { sealing: derive("seal"), id: KeyId(id) }
+        PurposeKey { sealing: derive("seal"), hashing: derive("hash"), id: KeyId(id) }
     }
 }
 
@@ -113,25 +115,43 @@ impl PurposeKey {
     /// # Panics
     /// The kernel gives no random bytes.
     pub fn seal(&self, identity: &[u8], plain: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(plain.len() + OVERHEAD_BYTES);
+        self.seal_to(&mut out, identity, plain);
+        out
+    }
+
+    /// The same, behind what `out` has.
+    ///
+    /// # Panics
+    /// As [`PurposeKey::seal`].
+    pub fn seal_to(&self, out: &mut Vec<u8>, identity: &[u8], plain: &[u8]) {
         let mut nonce = [0; NONCE_BYTES];
         SystemRandom::new().fill(&mut nonce).expect("the kernel gives random bytes");
-        let mut out = Vec::with_capacity(plain.len() + OVERHEAD_BYTES);
+        out.reserve(plain.len() + OVERHEAD_BYTES);
         out.extend_from_slice(&nonce);
+        let start = out.len();
         out.extend_from_slice(plain);
         let (key, nonce) = self.of(&nonce);
-        let tag = key.seal_in_place_separate_tag(nonce, Aad::from(identity), &mut out[NONCE_BYTES..]);
+        let tag = key.seal_in_place_separate_tag(nonce, Aad::from(identity), &mut out[start..]);
         out.extend_from_slice(tag.expect("no file of ours is as long as the cipher allows").as_ref());
-        out
     }
 
     /// Decrypts bytes that were sealed with this key and identity, and are as they were.
     pub fn open(&self, identity: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_BYTES>()?;
-        let (key, nonce) = self.of(nonce);
-        let mut bytes = sealed.to_vec();
-        let length = key.open_in_place(nonce, Aad::from(identity), &mut bytes).ok()?.len();
-        bytes.truncate(length);
-        Some(bytes)
+        self.open_owned(identity, sealed.to_vec())
+    }
+
+    /// The same, in the memory of the sealed bytes.
+    pub fn open_owned(&self, identity: &[u8], mut sealed: Vec<u8>) -> Option<Vec<u8>> {
+        let (key, nonce) = self.of(sealed.first_chunk::<NONCE_BYTES>()?);
+        let length = key.open_within(nonce, Aad::from(identity), &mut sealed, NONCE_BYTES..).ok()?.len();
+        sealed.truncate(length);
+        Some(sealed)
+    }
+
+    /// A hash that says nothing to who has not the key.
+    pub fn hash(&self, bytes: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(&self.hashing, bytes).as_bytes()
     }
 
     /// The key of the bytes with this nonce. It is used once, so its own nonce may be zero.

@@ -96,7 +96,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("store", &[]),
     ("encryption", &[]),
-    ("cache", &[]),
+    ("cache", &["encryption"]),
     ("volume", &[]),
     ("disk", &["fuse", "host"]),
     ("profile", &["trace"]),
