@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::cache::Cache;
+use ::cache::{Cache, Unreadable};
 use clap::Subcommand;
 use client::pin::{Pinned, PinnedVersion, pinned};
 
@@ -18,6 +18,10 @@ pub struct Args {
     /// The folder (default: that of `run` and `mount`; also: RUNNEL_CACHE)
     #[arg(long, value_name = "DIR", global = true)]
     cache: Option<PathBuf>,
+
+    /// The key of the cache, as of `run` and `mount` (also: RUNNEL_CACHE_KEY)
+    #[arg(long, value_name = "FILE|credential:NAME|none", global = true)]
+    cache_key: Option<PathBuf>,
 
     #[command(subcommand)]
     action: Option<Action>,
@@ -47,10 +51,10 @@ enum Action {
 /// Opens the cache and looks at it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let action = match args.action {
-        Some(Action::Pin(image)) => return pin::pin(&image, args.cache.as_deref()),
+        Some(Action::Pin(image)) => return pin::pin(&image, args.cache.as_deref(), args.cache_key.as_deref()),
         action => action.unwrap_or(Action::Status { json: false }),
     };
-    let place = caching::place(args.cache.as_deref(), None, None)?;
+    let place = caching::place(args.cache.as_deref(), None, args.cache_key.as_deref())?;
     let cache = place.look()?;
     match action {
         Action::Status { json } => show(place.folder()?, &cache, place.bytes, json)?,
@@ -93,6 +97,8 @@ fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow
     let status = cache.status()?;
     let (names, others) = pinned(cache)?;
     let limit = Cache::limit(folder, chosen);
+    let Unreadable { bytes, kept_bytes, .. } = cache.unreadable();
+    let unreadable = bytes + kept_bytes;
     if json {
         let fields = serde_json::json!({
             "folder": folder.display().to_string(),
@@ -103,6 +109,7 @@ fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow
             "records": status.records,
             "logs": status.logs,
             "written_bytes": status.written_bytes,
+            "unreadable_bytes": unreadable,
             "pins": names.iter().map(json_of).collect::<Vec<_>>(),
             "unpinned_in_use": others.iter().map(json_of_version).collect::<Vec<_>>(),
         });
@@ -120,6 +127,9 @@ fn show(folder: &Path, cache: &Cache, chosen: Option<u64>, json: bool) -> anyhow
         counted(status.records as u64, "record")
     ))?;
     progress::line(format_args!("written   {} since it was made", human(status.written_bytes)))?;
+    if unreadable > 0 {
+        outln!("locked    {}: of another key than the one given, or of none", human(unreadable));
+    }
     for name in &names {
         outln!("pinned    {}: {}", printable(&name.target), state(name));
         for (version, what) in [(name.current, "version "), (name.previous, "previous"), (name.next, "next    ")] {

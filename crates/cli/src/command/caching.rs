@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use cache::Cache;
+use cache::{Cache, Unreadable};
 use connection::Target;
 use encryption::StorageKey;
 
 use crate::command::volume::size;
 use crate::config::DeviceConfig;
 use crate::failure;
+use crate::progress::human;
 
-pub use self::key::{is_place as is_key_place, key};
+pub use self::key::{VARIABLE as KEY_VARIABLE, is_place as is_key_place, key, variable as key_variable};
 
 /// Variable that names the folder, for commands without `--cache`.
 pub const VARIABLE: &str = "RUNNEL_CACHE";
@@ -44,9 +45,9 @@ pub struct CacheArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_size: Option<u64>,
 
-    /// Encrypt the changes in the folder of --unsent, and blocks of volumes, with the key in this
-    /// file: 32 bytes, raw or as hexadecimal digits or base64. `credential:NAME` is one that
-    /// systemd gives the service; `none` encrypts nothing (also: RUNNEL_CACHE_KEY)
+    /// Encrypt what is kept of images and volumes, and the changes in the folder of --unsent, with
+    /// the key in this file: 32 bytes, raw or as hexadecimal digits or base64. `credential:NAME` is
+    /// one that systemd gives the service; `none` encrypts nothing (also: RUNNEL_CACHE_KEY)
     #[arg(long, value_name = "FILE|credential:NAME|none")]
     cache_key: Option<PathBuf>,
 }
@@ -60,7 +61,7 @@ pub struct CachePlace {
     pub is_chosen: bool,
     /// Its limit, if somebody chose one.
     pub bytes: Option<u64>,
-    /// What encrypts the unsent changes and the blocks of volumes.
+    /// What encrypts it, and the unsent changes of volumes.
     pub key: Option<StorageKey>,
 }
 
@@ -70,7 +71,7 @@ impl CacheArgs {
         (self.cache.as_deref().filter(|folder| *folder != Path::new(NONE)), self.cache_size)
     }
 
-    /// The key of what volumes keep.
+    /// The key of what is kept.
     ///
     /// # Errors
     /// The configuration or the key is wrong.
@@ -158,14 +159,14 @@ impl CachePlace {
         if self.is_chosen {
             std::fs::read_dir(folder).with_context(named)?;
         }
-        Cache::open(folder, Some(u64::MAX)).with_context(named)
+        Cache::open_sealed(folder, Some(u64::MAX), self.key.as_ref()).with_context(named)
     }
 
     /// Opens the cache, or says why it cannot be used: programs run without it. Whoever chose its
     /// folder is told, too.
     pub fn open(&self) -> (Option<Arc<Cache>>, Option<String>) {
         let Some(folder) = &self.folder else { return (None, None) };
-        match Cache::open(folder, self.bytes) {
+        match self.open_in(folder) {
             Ok(cache) => (Some(Arc::new(cache)), None),
             Err(error) => {
                 let problem = format!("{}: {error}", folder.display());
@@ -175,6 +176,46 @@ impl CachePlace {
                 (None, Some(problem))
             }
         }
+    }
+
+    /// Opens the cache, which must be there for this.
+    ///
+    /// # Errors
+    /// There is none, or what the disk says.
+    pub fn open_or_fail(&self) -> anyhow::Result<Arc<Cache>> {
+        let folder = self.folder()?;
+        Ok(Arc::new(self.open_in(folder).with_context(|| folder.display().to_string())?))
+    }
+
+    /// What it cannot read is in its way. It goes, and somebody is told why all is fetched again.
+    fn open_in(&self, folder: &Path) -> std::io::Result<Cache> {
+        let cache = Cache::open_sealed(folder, self.bytes, self.key.as_ref())?;
+        // If it is busy, the next one does this.
+        if cache.discard_unreadable().is_ok()
+            && let Some(text) = self.discarded(&cache.unreadable())
+        {
+            tell!("note: {}: {text}", folder.display());
+        }
+        Ok(cache)
+    }
+
+    fn discarded(&self, found: &Unreadable) -> Option<String> {
+        let Unreadable { bytes, pinned_bytes, kept_bytes } = *found;
+        let why = match &self.key {
+            Some(_) => "not encrypted with the key that is given",
+            None => "encrypted, and no key is given",
+        };
+        let mut texts = Vec::new();
+        if bytes > 0 {
+            texts.push(format!("{} of the device cache are removed: {why}", human(bytes)));
+        }
+        if pinned_bytes > 0 {
+            texts.push(format!("{} of that were pinned, and `runnel pin` fetches them again", human(pinned_bytes)));
+        }
+        if kept_bytes > 0 {
+            texts.push(format!("{} that are pinned cannot be used: {why}", human(kept_bytes)));
+        }
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 }
 

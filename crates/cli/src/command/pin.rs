@@ -17,7 +17,7 @@ use connection::{Remote, Target};
 use units::ImageId;
 
 use crate::command::caching::{self, CachePlace};
-use crate::command::pin::health::{Checker, Health};
+use crate::command::pin::health::{Checker, Health, Variable};
 use crate::command::signed::NameArgs;
 use crate::command::trust::TrustArgs;
 use crate::command::volume::size;
@@ -32,6 +32,10 @@ pub struct Args {
     /// The folder of the device cache (default: that of `run` and `mount`; also: RUNNEL_CACHE)
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+
+    /// The key of the cache, as of `run` and `mount` (also: RUNNEL_CACHE_KEY)
+    #[arg(long, value_name = "FILE|credential:NAME|none")]
+    cache_key: Option<PathBuf>,
 
     #[command(flatten)]
     image: PinArgs,
@@ -89,27 +93,28 @@ pub struct PinArgs {
 
 /// Pins an image in the cache of the options.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    pin(&args.image, args.cache.as_deref())
+    pin(&args.image, args.cache.as_deref(), args.cache_key.as_deref())
 }
 
 /// Pins an image; interrupted, it ends with what came.
 ///
 /// # Errors
 /// The server, the cache, the budget, or a new version that does not work.
-pub fn pin(args: &PinArgs, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+pub fn pin(args: &PinArgs, folder: Option<&Path>, key: Option<&Path>) -> anyhow::Result<ExitCode> {
     let (target, remote) = image(&args.target)?;
     if args.rate == Some(0) {
         return Err(failure::usage("--rate 0 would never end"));
     }
-    let place = caching::place(folder, args.cache_size, None)?;
-    let cache = opened(&place)?;
+    let place = caching::place(folder, args.cache_size, key)?;
+    let cache = place.open_or_fail()?;
+    let variables = variables(args, &place, key)?;
     let mut result = Outcome::default();
-    let outcome = bring_up_to_date(args, (&target, &remote), (&place, &cache), &mut result);
+    let outcome = bring_up_to_date(args, (&target, &remote), (variables, &cache), &mut result);
     if args.json {
         outln!("{}", json_of(&target, &cache, &result)?);
     }
     outcome?;
-    tell_others(&cache, &place)?;
+    tell_others(&cache, &place, key)?;
     match &result.done {
         Some(done) if !args.json => tell_done(&target, done)?,
         _ => {}
@@ -129,7 +134,7 @@ struct Outcome {
 fn bring_up_to_date(
     args: &PinArgs,
     (target, remote): (&str, &Remote),
-    (place, cache): (&CachePlace, &Cache),
+    (variables, cache): (Vec<Variable>, &Cache),
     result: &mut Outcome,
 ) -> anyhow::Result<()> {
     let claim = Claim::new(cache, remote, target)?;
@@ -138,9 +143,7 @@ fn bring_up_to_date(
         let limit = Duration::from_secs(args.health_timeout);
         let signal = Arc::clone(&signal);
         let mut environment = vec![("RUNNEL_NAME", target.into())];
-        // It checks what is here, not what another cache has.
-        environment.extend(place.folder.clone().map(|folder| (caching::VARIABLE, folder.into())));
-        environment.extend(args.trust.variable());
+        environment.extend(variables);
         Checker::start(health, environment, limit, move || signal.load(Ordering::Acquire) != 0)
     });
     // Programs come first.
@@ -176,6 +179,17 @@ fn bring_up_to_date(
         Change::Switched(_) => check(Some(done.id), &mut result.is_healthy),
         _ => Ok(()),
     }
+}
+
+/// The health command checks what is here, not what another cache has.
+fn variables(args: &PinArgs, place: &CachePlace, key: Option<&Path>) -> anyhow::Result<Vec<Variable>> {
+    let mut found: Vec<Variable> = Vec::new();
+    found.extend(place.folder.clone().map(|folder| (caching::VARIABLE, folder.into())));
+    if let Some(key) = key {
+        found.push((caching::KEY_VARIABLE, caching::key_variable(key)?));
+    }
+    found.extend(args.trust.variable());
+    Ok(found)
 }
 
 /// As shells say it of a program that the signal ended.
@@ -311,9 +325,9 @@ fn with_bar(wanted: &Pin<'_>, claim: &Claim<'_>) -> (Progress, Result<Done, PinE
 }
 
 /// Other commands do not know what this one was told of the limit.
-fn tell_others(cache: &Cache, place: &CachePlace) -> anyhow::Result<()> {
+fn tell_others(cache: &Cache, place: &CachePlace, key: Option<&Path>) -> anyhow::Result<()> {
     let folder = place.folder()?;
-    let others = Cache::limit(folder, caching::place(Some(folder), None, None)?.bytes).unwrap_or(0);
+    let others = Cache::limit(folder, caching::place(Some(folder), None, key)?.bytes).unwrap_or(0);
     let pinned = cache.pinned_bytes()?;
     if others < pinned {
         tell!(
@@ -345,11 +359,4 @@ pub fn image(text: &str) -> anyhow::Result<(String, Remote)> {
         Target::Remote(remote) => Ok((format!("{}/{}", remote.server, remote.image), remote)),
         _ => Err(failure::usage(format!("{text}: only images of a server can be pinned: runnel://host/name[:tag]"))),
     }
-}
-
-/// Opens the cache, which must be there for this.
-fn opened(place: &CachePlace) -> anyhow::Result<Arc<Cache>> {
-    let folder = place.folder()?;
-    let cache = Cache::open(folder, place.bytes).with_context(|| folder.display().to_string())?;
-    Ok(Arc::new(cache))
 }

@@ -23,6 +23,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
+    /// The key of the cache, as of `run` and `mount` (also: RUNNEL_CACHE_KEY)
+    #[arg(long, value_name = "FILE|credential:NAME|none")]
+    cache_key: Option<PathBuf>,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -31,7 +35,7 @@ pub struct Args {
 /// Returns to the previous version.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (target, remote) = pin::image(&args.target)?;
-    let cache = caching::place(args.cache.as_deref(), None, None)?.look()?;
+    let cache = caching::place(args.cache.as_deref(), None, args.cache_key.as_deref())?.look()?;
     let RolledBack { from, to } = client::pin::rollback(&cache, &remote, &target).map_err(|error| match error {
         RollbackError::NotPinned(_) | RollbackError::NoPrevious(_) => failure::not_found(error.to_string()),
         RollbackError::Lost(_) | RollbackError::Cache(_) => error.into(),

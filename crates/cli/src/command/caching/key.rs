@@ -1,5 +1,6 @@
 //! Where the key is that encrypts what a device keeps on its disk, and reading it.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ pub fn key(given: Option<&Path>, configured: Option<PathBuf>) -> anyhow::Result<
     let configured = || configured.filter(|place| credential::name(place).is_some() || !is_left(place));
     let Some(place) = chosen.or_else(configured).filter(|place| place != Path::new(NONE)) else { return Ok(None) };
     read(&place, credential::folder().as_deref()).map(Some)
+}
+
+/// What the variable is for another command, wherever that runs.
+///
+/// # Errors
+/// There is no current directory.
+pub fn variable(place: &Path) -> std::io::Result<OsString> {
+    let is_file = credential::name(place).is_none() && place != Path::new(NONE);
+    Ok(if is_file { std::path::absolute(place)?.into() } else { place.into() })
 }
 
 fn read(place: &Path, credentials: Option<&Path>) -> anyhow::Result<StorageKey> {
