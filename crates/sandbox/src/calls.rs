@@ -380,7 +380,7 @@ fn profile(role: Role) -> Profile {
     let mut allowed: Vec<&str> = [RUN, DESCRIPTORS, NAMES].concat();
     let mut rules = Vec::new();
     match role {
-        Role::Server => {
+        Role::Server | Role::RemoteServer => {
             allowed.extend(CONNECTIONS);
             allowed.extend(ATTRIBUTES);
             // How the runtime gets signals. Datagrams could be sent to any address.
@@ -388,13 +388,13 @@ fn profile(role: Role) -> Profile {
         }
         Role::Archive | Role::Tree => {}
         Role::Converter => allowed.extend(UNPACK),
-        Role::LocalMount => allowed.extend(CONNECTIONS),
-        Role::RemoteMount => {
-            allowed.extend([CONNECTIONS, CONNECT].concat());
-            for family in INTERNET {
-                for kind in [STREAM, DATAGRAM] {
-                    rules.push(allow_if("socket", vec![equal(0, family), masked(1, KIND, kind)]));
-                }
+        Role::LocalMount | Role::RemoteMount => allowed.extend(CONNECTIONS),
+    }
+    if matches!(role, Role::RemoteMount | Role::RemoteServer) {
+        allowed.extend(CONNECT);
+        for family in INTERNET {
+            for kind in [STREAM, DATAGRAM] {
+                rules.push(allow_if("socket", vec![equal(0, family), masked(1, KIND, kind)]));
             }
         }
     }

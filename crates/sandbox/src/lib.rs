@@ -29,6 +29,8 @@ pub use privileges::keep_rights_to_mount;
 pub enum Role {
     /// Serves connections of a socket that listens already: no new sockets, no programs.
     Server,
+    /// The same with a store that is elsewhere: connections by TCP, and UDP to resolve names.
+    RemoteServer,
     /// Packs an archive: no sockets, no programs.
     Archive,
     /// Packs a directory of this machine: as [`Role::Archive`], and root may read attributes that

@@ -76,11 +76,12 @@ pub(crate) fn restrict(sandbox: &Sandbox) -> Result<bool, SandboxError> {
         Role::Converter => WRITE | make_bitflags!(AccessFs::{MakeChar | MakeBlock | MakeFifo | MakeSock}),
         _ => WRITE,
     };
-    let loads = matches!(sandbox.role, Role::Converter | Role::RemoteMount);
+    let loads = matches!(sandbox.role, Role::Converter | Role::RemoteMount | Role::RemoteServer);
+    let resolves = matches!(sandbox.role, Role::RemoteMount | Role::RemoteServer);
     for path in LIBRARIES.iter().filter(|_| loads) {
         rules = allow_if_there(rules, Path::new(path), READ)?;
     }
-    for path in NAMES.iter().filter(|_| sandbox.role == Role::RemoteMount) {
+    for path in NAMES.iter().filter(|_| resolves) {
         rules = allow_if_there(rules, Path::new(path), READ)?;
     }
     for path in &sandbox.readable {

@@ -21,7 +21,7 @@ impl Role {
         let files = CapabilitySet::DAC_OVERRIDE;
         match self {
             // Files of volumes keep their owners while their modes and times change.
-            Role::Server => files | CapabilitySet::FOWNER | CapabilitySet::FSETID,
+            Role::Server | Role::RemoteServer => files | CapabilitySet::FOWNER | CapabilitySet::FSETID,
             Role::Archive | Role::LocalMount | Role::RemoteMount => files,
             // Only SYS_ADMIN sees attributes of the name space `trusted`: without it they would be
             // lost without a word.

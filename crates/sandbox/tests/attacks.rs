@@ -20,8 +20,9 @@ const ROLE: &str = "RUNNEL_TEST_ROLE";
 /// Names the folder that its parent prepared.
 const FOLDER: &str = "RUNNEL_TEST_FOLDER";
 
-const ROLES: [(&str, Role); 6] = [
+const ROLES: [(&str, Role); 7] = [
     ("server", Role::Server),
+    ("remote-server", Role::RemoteServer),
     ("archive", Role::Archive),
     ("tree", Role::Tree),
     ("converter", Role::Converter),
@@ -163,6 +164,10 @@ fn files(folder: &Path, refused: Refused<'_>) {
     refused("cutting off", call(libc::SYS_truncate, [secret.as_ptr() as usize, 0, 0, 0, 0]));
 }
 
+fn connects(role: Role) -> bool {
+    matches!(role, Role::RemoteMount | Role::RemoteServer)
+}
+
 fn sockets(role: Role, refused: Refused<'_>) {
     let kinds = [
         ("AF_UNIX", libc::AF_UNIX, libc::SOCK_STREAM, true),
@@ -171,8 +176,8 @@ fn sockets(role: Role, refused: Refused<'_>) {
         ("AF_PACKET", libc::AF_PACKET, libc::SOCK_RAW, true),
         ("AF_VSOCK", libc::AF_VSOCK, libc::SOCK_STREAM, true),
         ("AF_INET, raw", libc::AF_INET, libc::SOCK_RAW, true),
-        ("AF_INET", libc::AF_INET, libc::SOCK_STREAM, role != Role::RemoteMount),
-        ("AF_INET6, datagrams", libc::AF_INET6, libc::SOCK_DGRAM, role != Role::RemoteMount),
+        ("AF_INET", libc::AF_INET, libc::SOCK_STREAM, !connects(role)),
+        ("AF_INET6, datagrams", libc::AF_INET6, libc::SOCK_DGRAM, !connects(role)),
     ];
     for (name, family, kind, is_refused) in kinds {
         let made = call(libc::SYS_socket, [family as usize, kind as usize, 0, 0, 0]);
@@ -183,19 +188,19 @@ fn sockets(role: Role, refused: Refused<'_>) {
         }
     }
     refused("datagrams", UnixDatagram::pair().map(drop));
-    if role != Role::RemoteMount {
+    if !connects(role) {
         refused("UDP", UdpSocket::bind("127.0.0.1:0").map(drop));
     }
 }
 
 fn connections(role: Role, server: SocketAddr, other: SocketAddr, local: &Path, refused: Refused<'_>) {
-    if role == Role::RemoteMount {
+    if connects(role) {
         TcpStream::connect(server).expect("its server");
     } else {
         refused("the server", TcpStream::connect(server).map(drop));
     }
     // Landlock knows ports since Linux 6.7.
-    if role != Role::RemoteMount || release() >= (6, 7) {
+    if !connects(role) || release() >= (6, 7) {
         refused("another server", TcpStream::connect(other).map(drop));
         refused("a new server", TcpListener::bind("127.0.0.1:0").map(drop));
     }

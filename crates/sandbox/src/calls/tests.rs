@@ -2,8 +2,8 @@ use syscalls::number;
 
 use super::*;
 
-const ROLES: [Role; 6] =
-    [Role::Server, Role::Archive, Role::Tree, Role::Converter, Role::LocalMount, Role::RemoteMount];
+const ROLES: [Role; 7] =
+    [Role::Server, Role::RemoteServer, Role::Archive, Role::Tree, Role::Converter, Role::LocalMount, Role::RemoteMount];
 const PROCESSORS: [Arch; 3] = [Arch::X86_64, Arch::Aarch64, Arch::Arm];
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -32,8 +32,9 @@ fn each_role_may_do_its_work_and_no_more() {
     for (role, arch) in ROLES.into_iter().flat_map(|role| PROCESSORS.map(|arch| (role, arch))) {
         let says = |name: &str, arguments: [u64; 6]| answer(role, arch, name, arguments).unwrap_or(NOT_PERMITTED);
         let is = |allowed: bool| if allowed { ALLOW } else { NOT_PERMITTED };
-        let (remote, converter) = (role == Role::RemoteMount, role == Role::Converter);
-        let speaks = matches!(role, Role::Server | Role::LocalMount | Role::RemoteMount);
+        let (serves, converter) = (matches!(role, Role::Server | Role::RemoteServer), role == Role::Converter);
+        let remote = matches!(role, Role::RemoteMount | Role::RemoteServer);
+        let speaks = serves || matches!(role, Role::LocalMount | Role::RemoteMount);
         for name in ["read", "openat", "futex", "setpriority", "exit_group"] {
             assert_eq!(says(name, [0; 6]), ALLOW, "{role:?} {arch:?} {name}");
         }
@@ -51,7 +52,7 @@ fn each_role_may_do_its_work_and_no_more() {
         }
         assert_eq!(says("connect", [0; 6]), is(remote), "{role:?} {arch:?}");
         assert_eq!(says("accept4", [0; 6]) == ALLOW, speaks, "{role:?} {arch:?}");
-        assert_eq!(says("socketpair", local), is(role == Role::Server), "{role:?} {arch:?}");
+        assert_eq!(says("socketpair", local), is(serves), "{role:?} {arch:?}");
         assert_eq!(says("socketpair", [1, 0x80002, 0, 0, 0, 0]), NOT_PERMITTED, "{role:?} {arch:?}");
         assert_eq!(says("execve", [0; 6]), is(converter), "{role:?} {arch:?}");
         let mounts = matches!(role, Role::LocalMount | Role::RemoteMount);
