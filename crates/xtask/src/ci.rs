@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 
-use crate::{cached_kernel, cargo, cargo_command, kernel, posix, root, tidy, watch};
+use crate::{cached_kernel, cargo, cargo_command, kernel, posix, root, s3, tidy, watch};
 
 /// A step: its name, and what it does.
 type Step = (&'static str, fn() -> anyhow::Result<()>);
@@ -27,7 +27,9 @@ const FIRST: [Step; 5] = [
 ];
 
 /// After [`FIRST`], all the rest: what needs a mount, a second process or a machine.
-const REST: [Step; 10] = [
+const REST: [Step; 11] = [
+    // What tests of stores connect to.
+    ("S3 service", s3::install),
     // Tests of launching use them where they lie beside the binary.
     ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-rtld-audit", "--quiet"])),
     ("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"])),
@@ -67,6 +69,9 @@ fn of_crates(names: &[String]) -> anyhow::Result<()> {
         let package = if name == "cli" { "runnel".to_owned() } else { format!("runnel-{name}") };
         let package = if name == "xtask" { "xtask".to_owned() } else { package };
         arguments.extend(["--package".to_owned(), package]);
+    }
+    if names.iter().any(|name| ["cli", "objects"].contains(&name.as_str())) {
+        crate::step("S3 service", s3::install)?;
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     crate::step("tests", || watch::run_tests(cargo_command(&arguments).stdin(Stdio::null())))

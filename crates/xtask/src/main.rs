@@ -5,6 +5,7 @@
 //! * `ci [--fast | CRATE…]`: everything that checks the product, in the order in which a failure is
 //!   cheapest, with the programs of a fresh machine and a limit for each step. `./x test` calls
 //!   exactly this;
+//! * `s3`: builds the S3 service that tests of stores need, if it is not there; `ci` does so too;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
 //! * `runnelfs [--sanitize] [--mutants=N] [--seed=N]`: the kernel module for images, tried in a
@@ -21,6 +22,7 @@ use std::time::Instant;
 mod ci;
 mod posix;
 mod runnelfs;
+mod s3;
 mod spec;
 mod surroundings;
 mod tidy;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Some("spec") => spec::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
         Some("ci-steps") => ci::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        Some("s3") => s3::install(),
         Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
         // A process of its own for the tests of crashes.
         Some("posix-writer") => posix_writer(),
@@ -49,7 +52,7 @@ fn main() -> ExitCode {
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|runnelfs […]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|s3|posix [--full] [--binary=PATH] [PART…]|runnelfs […]|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }

@@ -11,9 +11,9 @@ use std::process::Command;
 
 use anyhow::Context;
 
-/// Cargo and what it starts; Debian's packages or rustup have put them somewhere on PATH.
-const TOOLCHAIN: [&str; 8] =
-    ["cargo", "rustc", "rustdoc", "rustfmt", "cargo-fmt", "cargo-clippy", "clippy-driver", "rustup"];
+/// Cargo and what it starts, and Go; Debian's packages or others have put them somewhere on PATH.
+const TOOLCHAIN: [&str; 9] =
+    ["cargo", "rustc", "rustdoc", "rustfmt", "cargo-fmt", "cargo-clippy", "clippy-driver", "rustup", "go"];
 
 /// Folders of programs, in the order in which they are searched.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
