@@ -284,5 +284,5 @@ fn kinds_have_one_number_each_and_directions_do_not_overlap() {
         assert!(kinds.0.is_none_or(|kind| kind as u8 == number && number < 0x80));
         assert!(kinds.1.is_none_or(|kind| kind as u8 == number && number >= 0x80));
     }
-    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 39 + 37);
+    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 40 + 38);
 }
