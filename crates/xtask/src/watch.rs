@@ -40,6 +40,36 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A command that runs beside others. Dropping it ends it.
+pub struct Beside {
+    child: Child,
+    what: String,
+}
+
+impl Beside {
+    /// Starts it.
+    pub fn begin(command: &mut Command) -> anyhow::Result<Beside> {
+        let what = format!("{command:?}");
+        Ok(Beside { child: command.stdin(Stdio::null()).spawn()?, what })
+    }
+
+    /// Waits for its end, which must be a success.
+    pub fn end(mut self) -> anyhow::Result<()> {
+        let status = self.child.wait()?;
+        anyhow::ensure!(status.success(), "{} ended with {status}", self.what);
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill_all(self.child.id());
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// Lines of what failed tests said that are repeated at the end.
 const SAID_MAX: usize = 60;
 
