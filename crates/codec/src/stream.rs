@@ -9,7 +9,7 @@
 //! Either side may restart: the next piece then begins a frame of its own and needs none of those
 //! before it.
 
-use crate::zstandard::reason;
+use crate::zstandard::{FRAME_MAGIC, reason};
 use crate::{Codec, CodecError};
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
@@ -30,6 +30,8 @@ fn check_window(found: u32) -> Result<(), CodecError> {
 pub struct StreamDecoder {
     context: DCtx<'static>,
     failed: bool,
+    /// The next byte begins a frame.
+    begins: bool,
 }
 
 impl StreamDecoder {
@@ -44,7 +46,7 @@ impl StreamDecoder {
         let mut context = DCtx::try_create().ok_or_else(|| CodecError::library(Codec::Zstd, "out of memory"))?;
         context.init().map_err(failed)?;
         context.set_parameter(DParameter::WindowLogMax(window_log_max)).map_err(failed)?;
-        Ok(StreamDecoder { context, failed: false })
+        Ok(StreamDecoder { context, failed: false, begins: true })
     }
 
     /// Forgets the pieces so far, and any error: the next piece begins a stream. The memory of the
@@ -55,7 +57,7 @@ impl StreamDecoder {
     pub fn restart(&mut self) -> Result<(), CodecError> {
         let failed = |code| CodecError::library(Codec::Zstd, reason(code));
         self.context.reset(ResetDirective::SessionOnly).map_err(failed)?;
-        self.failed = false;
+        (self.failed, self.begins) = (false, true);
         Ok(())
     }
 
@@ -79,6 +81,11 @@ impl StreamDecoder {
     }
 
     fn decode(&mut self, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        // The library may know formats that nobody writes any more.
+        if self.begins && !stored.is_empty() && !stored.starts_with(&FRAME_MAGIC) {
+            return Err(CodecError::damaged(Codec::Zstd, "no zstd frame starts here"));
+        }
+        self.begins &= stored.is_empty();
         // One byte more than announced, so that a piece that is too long shows itself. What is
         // there is written over.
         out.resize(raw_bytes + 1, 0);

@@ -212,6 +212,14 @@ fn a_stream_with_a_larger_window_is_refused() {
 }
 
 #[test]
+fn a_stream_begins_with_a_frame_of_today() {
+    let mut decoder = StreamDecoder::new(17).unwrap();
+    // As zstd 0.5 began them.
+    let old = decoder.piece(&[0x25, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0], 0, &mut Vec::new());
+    assert!(matches!(&old, Err(error) if error.to_string().contains("no zstd frame starts here")), "{old:?}");
+}
+
+#[test]
 fn a_failed_stream_stays_failed() {
     let raw = pieces(8, &[5000, 5000]);
     let mut encoder = StreamEncoder::new(3, 17).unwrap();

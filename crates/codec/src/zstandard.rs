@@ -6,7 +6,7 @@ use crate::{Codec, CodecError, Dictionary};
 use zstd::zstd_safe::{self, DCtx};
 
 /// First four bytes of a data frame; skippable frames start otherwise and are not accepted.
-const FRAME_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+pub(crate) const FRAME_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Decoders kept for the next units, 160 KiB each. One that is made anew costs as much as decoding
 /// a few KiB: its memory comes from the system page by page.

@@ -29,7 +29,7 @@ mod remote;
 mod upload;
 
 pub use address::{Address, AddressError, Place};
-pub use remote::{CacheOptions, Remote};
+pub use remote::{CacheOptions, Remote, open};
 
 /// Bytes of a block: the unit of the cache, and the least that is asked for.
 pub const BLOCK_BYTES: u64 = 1 << 20;

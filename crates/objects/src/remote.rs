@@ -101,6 +101,14 @@ pub struct Remote {
     _claim: Option<Claim>,
 }
 
+/// As [`Remote::open`], for who needs any store.
+///
+/// # Errors
+/// As [`Remote::open`].
+pub fn open(place: &Place, options: &CacheOptions) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(Arc::new(Remote::open(place, options)?))
+}
+
 impl Remote {
     /// Opens the store at `place` with the credentials of the environment, and looks whether it can
     /// be read.
