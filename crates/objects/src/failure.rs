@@ -34,6 +34,9 @@ impl Failure {
             Error::Precondition { .. } | Error::AlreadyExists { .. } => Failure::Changed,
             Error::NotModified { .. } => Failure::NotModified,
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Failure::Refused(summary(error)),
+            // Listings tell these no better.
+            other if has_status(other, &["401", "403"]) => Failure::Refused(summary(other)),
+            other if has_status(other, &["404"]) => Failure::NotFound,
             other if is_away(other) => Failure::Away(summary(other)),
             other => Failure::Other(summary(other)),
         }
@@ -50,6 +53,12 @@ impl Failure {
             Failure::Other(reason) => StoreError::Io { what, key, source: io::Error::other(reason) },
         }
     }
+}
+
+/// Whether the service answered with one of these.
+fn has_status(error: &Error, codes: &[&str]) -> bool {
+    let text = error.to_string();
+    codes.iter().any(|code| text.contains(&format!("status code: {code}")))
 }
 
 /// Whether it may work later: no connection, no answer in time, or an answer that says so.
@@ -121,5 +130,8 @@ mod tests {
         assert!(away("Server returned non-2xx status code: 503 Service Unavailable: "));
         assert!(away("Server returned error response: <Code>SlowDown</Code>"));
         assert!(!away("Server returned non-2xx status code: 400 Bad Request: "));
+        let refused = Failure::of(&generic("Server returned non-2xx status code: 403 Forbidden: "));
+        assert!(matches!(refused, Failure::Refused(_)));
+        assert!(matches!(Failure::of(&generic("non-2xx status code: 404 Not Found: ")), Failure::NotFound));
     }
 }
