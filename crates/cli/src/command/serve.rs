@@ -1,6 +1,7 @@
 //! `runnel serve`.
 
 mod confine;
+mod store;
 mod volume;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use server::{AccessConfig, AuditConfig, Config, LearningConfig, Provider, StoreAt, TimestampKey, TlsFiles, Uploads};
+use server::{AccessConfig, AuditConfig, Config, LearningConfig, Provider, TimestampKey, TlsFiles, Uploads};
 
 use crate::command::credential;
 use crate::command::pack::is_image;
@@ -18,11 +19,19 @@ use crate::command::sandboxed::{SandboxArgs, folders_of};
 use crate::command::trust::configured_passphrase;
 use crate::failure;
 
-/// Publish the images of a folder, and learn from the devices that use them
+/// Publish the images of a store, and learn from the devices that use them
 #[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  runnel serve /srv/runnel
+  AWS_REGION=eu-central-1 runnel serve s3://images/prod --access access.toml --listen 0.0.0.0:7327
+  AWS_ENDPOINT_URL=http://10.0.0.5:9000 AWS_ALLOW_HTTP=true runnel serve s3://images --store-cache /var/cache/images")]
 pub struct Args {
-    /// The folder; made if it is not there. Image files put into it by hand are published as
-    /// NAME:latest
+    /// A folder, made if it is not there, or a place in object storage: s3://BUCKET/PREFIX,
+    /// gs://… or az://…
+    ///
+    /// Image files put into it by hand are published as NAME:latest. Credentials of object storage
+    /// come from the environment, as its other clients have them.
+    #[arg(value_name = "STORE")]
     store: PathBuf,
 
     /// Address to listen on; port 0 lets the system choose
@@ -55,6 +64,9 @@ pub struct Args {
 
     #[command(flatten)]
     sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    object_storage: store::StoreArgs,
 
     #[command(flatten)]
     access: AccessArgs,
@@ -308,8 +320,11 @@ impl ResearchArgs {
 /// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and
 /// access rules read again, though they did not change, and the audit log opened again.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    check_store(&args.store)?;
-    let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
+    let store = store::Chosen::of(&args.store, &args.object_storage)?;
+    if store.place().is_none() {
+        check_store(store.folder())?;
+    }
+    let mut config = Config::new(store.at(), args.listen);
     config.tls = args.access.tls();
     config.uploads.from = args.access.uploads();
     config.access = args.access.rules();
@@ -321,11 +336,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.learning.enabled = !args.learning.no_learn;
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let ready = ReadyFile::open(args.ready_file.as_deref())?;
-    let sandbox = confine::sandbox(&config, &args.store, &ready);
+    let sandbox = confine::sandbox(&config, &store, &ready);
     let mut written = Ok(());
     let confine = || args.sandbox.enter_and_tell(&sandbox).map_err(std::io::Error::other);
     server::serve_blocking(config, confine, |address| {
-        tell!("serving {} on {address}", args.store.display());
+        tell!("serving {store} on {address}");
         for volume::VolumeArg(volume) in &args.volume {
             let access = if volume.writable { "for reading and writing" } else { "for reading" };
             tell!("serving {} as volume {} {access}", volume.folder.display(), volume.name);

@@ -29,6 +29,7 @@ mod rootfs;
 mod sandbox;
 mod service;
 mod signed;
+mod stores;
 mod support;
 mod syscalls;
 mod trust;

@@ -261,17 +261,16 @@ impl Server {
     }
 
     fn start_with(store: &Path, listen: &str, more: &[&str], log: Stdio) -> Server {
+        let mut command = runnel();
+        command.arg("serve").arg(store).args(["--listen", listen]).args(more);
+        Server::start_by(command, log)
+    }
+
+    /// Starts a server by a command that lacks only the file that says when it is ready.
+    pub fn start_by(mut command: Command, log: Stdio) -> Server {
         let ready = tempfile::NamedTempFile::new().expect("a temporary file");
-        let mut child = runnel()
-            .arg("serve")
-            .arg(store)
-            .args(["--listen", listen, "--ready-file"])
-            .arg(ready.path())
-            .args(more)
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the server starts");
+        command.arg("--ready-file").arg(ready.path()).stdin(Stdio::null()).stderr(log);
+        let mut child = command.spawn().expect("the server starts");
         let address = wait_for_file(ready.path(), &mut child, "runnel serve");
         Server { child, address }
     }

@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 use ::sandbox::{Role, Sandbox};
 use server::{Config, TokenFile};
 
+use super::store::Chosen;
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::folders_of;
 
 /// Folder of the journal in a volume.
 const JOURNAL: &str = ".runnel";
 
+const DNS_PORT: u16 = 53;
+
 /// The sandbox for a server with this configuration. Makes the folder of the store if it is
 /// missing.
-pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
+pub fn sandbox(config: &Config, store: &Chosen, ready: &ReadyFile) -> Sandbox {
+    let (remote, store) = (store.place(), store.folder());
     // A faulty store is reported when it is opened. So are volumes that are not there.
     let _ = fs::create_dir_all(store);
     // One that is served for reading is recovered first, if it was not closed cleanly.
@@ -28,7 +32,17 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
     let rules = config.access.rules.as_deref();
     let tokens = rules.and_then(|rules| TokenFile::place(rules).ok());
     let audit = config.access.audit.as_ref().map(|audit| audit.file.as_path());
-    Sandbox::new(Role::Server)
+    let (role, ports) = match remote {
+        // Names may be asked for by TCP, too.
+        Some(place) => (Role::RemoteServer, [place.ports(), vec![DNS_PORT]].concat()),
+        None => (Role::Server, Vec::new()),
+    };
+    let credentials = remote.map(objects::Place::files).unwrap_or_default();
+    Sandbox::new(role)
+        .connect(ports)
+        // Files of credentials are renewed by other files of the same name.
+        .read(folders_of(credentials.iter().map(PathBuf::as_path).filter(|file| file.is_file())))
+        .read(credentials.iter().filter(|folder| folder.is_dir()))
         .write(written.filter(|folder| folder.is_dir()))
         .read(readable.iter().map(|volume| &volume.folder))
         .read(links(store))

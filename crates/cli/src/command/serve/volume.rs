@@ -42,6 +42,9 @@ impl FromStr for VolumeArg {
         if folder.is_empty() {
             return Err("the folder is missing".to_owned());
         }
+        if folder.contains("://") {
+            return Err(format!("volumes need a folder of this machine yet, and {folder} is a URL"));
+        }
         volume.folder = PathBuf::from(folder);
         volume.writable = mode == "rw";
         Ok(VolumeArg(volume))
@@ -83,8 +86,17 @@ mod tests {
         };
         assert_eq!(all, expected);
         assert_eq!(parsed("d=/a:ro,block=512").block_bytes, 512);
-        for bad in ["", "d", "d=", "d=:rw", "d=/a,speed=9", "d=/a,block=x", "d=/a,quota=99999999999G", "d=/a,block=9G"]
-        {
+        for bad in [
+            "",
+            "d",
+            "d=",
+            "d=:rw",
+            "d=/a,speed=9",
+            "d=/a,block=x",
+            "d=/a,quota=99999999999G",
+            "d=/a,block=9G",
+            "d=s3://a",
+        ] {
             assert!(bad.parse::<VolumeArg>().is_err(), "{bad}");
         }
     }
