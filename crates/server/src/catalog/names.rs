@@ -71,6 +71,17 @@ pub(crate) fn tag_key(name: &str, tag: &str) -> String {
     format!("tags/{name}/{tag}")
 }
 
+/// The image in what was read of a tag.
+fn id_in(key: &str, read: Result<Vec<u8>, StoreError>) -> Result<Option<ImageId>, Failure> {
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let id = std::str::from_utf8(&bytes).ok().and_then(|text| ImageId::from_hex(text.trim_end()));
+    id.map(Some).ok_or_else(|| Failure::corrupt(format!("{key} does not hold an image id")))
+}
+
 /// The names of a store. Nothing is kept in memory.
 pub(crate) struct Names {
     store: Arc<dyn Store>,
@@ -116,13 +127,13 @@ impl Names {
     /// The image a tag points to, if there is such a tag.
     pub fn tag(&self, name: &str, tag: &str) -> Result<Option<ImageId>, Failure> {
         let key = tag_key(name, tag);
-        let bytes = match self.store.get(&key, TAG_BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let id = std::str::from_utf8(&bytes).ok().and_then(|text| ImageId::from_hex(text.trim_end()));
-        id.map(Some).ok_or_else(|| Failure::corrupt(format!("{key} does not hold an image id")))
+        id_in(&key, self.store.get(&key, TAG_BYTES_MAX))
+    }
+
+    /// The same as the store has it now, or an error: a store that is away gives no older one.
+    pub fn tag_now(&self, name: &str, tag: &str) -> Result<Option<ImageId>, Failure> {
+        let key = tag_key(name, tag);
+        id_in(&key, self.store.get_versioned(&key, TAG_BYTES_MAX).map(|(bytes, _)| bytes))
     }
 
     /// The images that the tags of a name point to.

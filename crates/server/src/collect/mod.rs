@@ -233,7 +233,7 @@ impl Collection<'_> {
         for (name, tag) in self.names.tags(usize::MAX)? {
             let full = format!("{name}:{tag}");
             // Deleted just now if there is none.
-            wanted.keep.extend(self.names.tag(&name, &tag)?);
+            wanted.keep.extend(self.names.tag_now(&name, &tag)?);
             let versions = history::load(self.store, &name, &tag)?;
             wanted.keep.extend(rules.kept(&full, &versions, now));
             wanted.names.extend(versions.into_iter().map(|version| (version.id, full.clone())));

@@ -2,7 +2,7 @@
 //! matches counts; without one, only what a tag points to stays.
 
 use serde::{Deserialize, Serialize};
-use store::Store;
+use store::{Store, Version as StoreVersion};
 use units::ImageId;
 use wire::ErrorCode;
 
@@ -41,13 +41,17 @@ pub(crate) struct Rules(Vec<(Pattern, Rule)>);
 impl Rules {
     /// Those of the store.
     pub fn load(store: &dyn Store) -> Result<Rules, Failure> {
-        match store.get(KEY, BYTES_MAX) {
-            Ok(bytes) => {
+        Ok(Rules::read(store)?.0)
+    }
+
+    fn read(store: &dyn Store) -> Result<(Rules, Option<StoreVersion>), Failure> {
+        match store.get_versioned(KEY, BYTES_MAX) {
+            Ok((bytes, version)) => {
                 let damaged = |error: String| Failure::corrupt(format!("{KEY} of the store is damaged: {error}"));
                 let rules: Vec<Rule> = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-                Rules::new(rules).map_err(damaged)
+                Ok((Rules::new(rules).map_err(damaged)?, Some(version)))
             }
-            Err(error) if error.is_not_found() => Ok(Rules::default()),
+            Err(error) if error.is_not_found() => Ok((Rules::default(), None)),
             Err(error) => Err(error.into()),
         }
     }
@@ -68,7 +72,8 @@ impl Rules {
             let text = format!("{} versions are more than the {VERSIONS_MAX} that are remembered", rule.keep);
             return Err(Failure::bad_request(text));
         }
-        let mut rules = Rules::load(store)?.into_rules();
+        let (rules, version) = Rules::read(store)?;
+        let mut rules = rules.into_rules();
         rules.retain(|other| other.names != rule.names);
         if keeps {
             rules.insert(0, rule);
@@ -79,7 +84,7 @@ impl Rules {
         let rules = Rules::new(rules).map_err(Failure::bad_request)?.into_rules();
         let bytes = serde_json::to_vec(&rules);
         let bytes = bytes.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-        Ok(store.put_atomic(KEY, &bytes)?)
+        Ok(store.put_if(KEY, &bytes, version.as_ref()).map(drop)?)
     }
 
     /// The rules, the first that counts first.
