@@ -15,12 +15,14 @@
 mod canonical;
 mod error;
 mod file;
+mod fs_verity;
 mod key;
 mod repository;
 mod role;
 mod timestamp;
 
 pub use error::SigningError;
+pub use fs_verity::fs_verity_of;
 pub use key::{PublicKey, SigningKey, sha256_hex, sha256_of};
 pub use repository::{Change, Delegation, Repository, Target};
 pub use role::{Lifetimes, RoleKeys, TOP_LEVEL};

@@ -39,6 +39,9 @@ pub struct Target {
     pub bytes: u64,
     /// SHA-256 of its file, for other clients of The Update Framework, as hexadecimal digits.
     pub sha256: String,
+    /// What Linux's fs-verity has for its file, as hexadecimal digits ([`crate::fs_verity_of`]): a
+    /// device that seals the file compares.
+    pub fs_verity: String,
 }
 
 /// A role that others may sign names for.
@@ -126,7 +129,7 @@ impl Repository {
         };
         self.check_signer(name, &role)?;
         let entry = json!({"length": target.bytes, "hashes": {"sha256": target.sha256},
-            "custom": {"runnel": {"id": target.id.to_string()}}});
+            "custom": {"runnel": {"id": target.id.to_string(), "fs_verity": target.fs_verity}}});
         self.edit(&role)?["targets"][name] = entry;
         Ok(role)
     }

@@ -12,7 +12,8 @@ fn key() -> SigningKey {
 }
 
 fn target(number: u8) -> Target {
-    Target { id: ImageId([number; 32]), bytes: 4096, sha256: format!("{number:064x}") }
+    let digits = format!("{number:064x}");
+    Target { id: ImageId([number; 32]), bytes: 4096, sha256: digits.clone(), fs_verity: digits }
 }
 
 /// A repository with its keys, in the order of [`crate::TOP_LEVEL`].
@@ -59,6 +60,8 @@ impl Publisher {
 
 fn open(device: &mut Verifier, publisher: &Publisher, name: &str) -> Result<u8, Kind> {
     let found = device.verify(&publisher.files, name, Some(NOW)).map_err(|refusal| refusal.kind())?;
+    let digits: String = found.fs_verity.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(digits, target(found.image.0[0]).fs_verity);
     Ok(found.image.0[0])
 }
 

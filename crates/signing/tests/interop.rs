@@ -209,7 +209,13 @@ fn interop_our_repositories() {
     let mut publisher = Publisher { keys, root: Vec::new(), files, folder: folder_path, states: 0 };
     publisher.keep(Repository::create(publics, Lifetimes::default()));
     let trusted = publisher.root.clone();
-    let target = |number: u8| Target { id: ImageId([number; 32]), bytes: 4096, sha256: format!("{number:064x}") };
+    let digits = |number: u8| format!("{number:064x}");
+    let target = |number: u8| Target {
+        id: ImageId([number; 32]),
+        bytes: 4096,
+        sha256: digits(number),
+        fs_verity: digits(number),
+    };
     let set = |publisher: &mut Publisher, name: &str, number: u8| {
         publisher.change(|repository, keys| drop(repository.set_name(name, &target(number), None, keys).expect("set")))
     };

@@ -39,6 +39,9 @@ pub struct SignedName {
     pub image: ImageId,
     /// Bytes of the image.
     pub bytes: u64,
+    /// What Linux's fs-verity has for the image's file, by SHA-256 with blocks of 4096 bytes and no
+    /// salt; publishers may leave it out.
+    pub fs_verity: Option<[u8; 32]>,
     /// The role that says so: `targets` or a delegated one.
     pub role: String,
     /// Version of that role's file.

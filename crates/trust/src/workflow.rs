@@ -12,7 +12,7 @@
 use units::ImageId;
 
 use crate::delegation::{Delegation, delegations};
-use crate::digest::matches;
+use crate::digest::{from_hex, matches};
 use crate::format::{ROLES_VISITED_MAX, SNAPSHOT_BYTES_MAX, TARGETS_BYTES_MAX, TIMESTAMP_BYTES_MAX};
 use crate::json::Json;
 use crate::key::{RoleKeys, Signer};
@@ -91,8 +91,9 @@ impl<'a> Workflow<'a> {
         let files = self.top_level()?;
         let mut visited = Vec::new();
         let (role, version, target) = self.find(name, &files.snapshot, &files.targets, &mut visited)?;
-        let (image, bytes) = read_target(&target).map_err(|flaw| flaw.of(&role))?;
-        let found = SignedName { image, bytes, role, version, expires: self.expires, judged_by: self.judged_by };
+        let (image, bytes, fs_verity) = read_target(&target).map_err(|flaw| flaw.of(&role))?;
+        let (expires, judged_by) = (self.expires, self.judged_by);
+        let found = SignedName { image, bytes, fs_verity, role, version, expires, judged_by };
         Ok((found, self.update(files, &visited)))
     }
 
@@ -356,18 +357,26 @@ fn open_delegations(role: &str, file: &Metadata<'_>, name: &str) -> Result<Vec<D
 pub(crate) struct Target {
     image: Option<ImageId>,
     bytes: Option<u64>,
+    /// The digest, if there is one; `None` inside if it is not the digits of one.
+    fs_verity: Option<Option<[u8; 32]>>,
 }
 
 pub(crate) fn target(file: &Metadata<'_>, name: &str) -> Option<Target> {
     let target = file.body.get("targets")?.get(name)?;
-    let id = target.get("custom").and_then(|custom| custom.get("runnel")).and_then(|runnel| runnel.get("id"));
+    let ours = |field: &str| target.get("custom").and_then(|custom| custom.get("runnel"))?.get(field);
     Some(Target {
-        image: id.and_then(Json::text).and_then(ImageId::from_hex),
+        image: ours("id").and_then(Json::text).and_then(ImageId::from_hex),
         bytes: target.get("length").and_then(Json::unsigned),
+        fs_verity: ours("fs_verity").map(|digits| digits.text().and_then(from_hex)),
     })
 }
 
-fn read_target(target: &Target) -> Result<(ImageId, u64), Flaw> {
+fn read_target(target: &Target) -> Result<(ImageId, u64, Option<[u8; 32]>), Flaw> {
     let image = target.image.ok_or(Flaw::field("custom.runnel.id", "64 hexadecimal digits"))?;
-    Ok((image, target.bytes.ok_or(Flaw::field("length", "an integer"))?))
+    let bytes = target.bytes.ok_or(Flaw::field("length", "an integer"))?;
+    let fs_verity = match target.fs_verity {
+        Some(digest) => Some(digest.ok_or(Flaw::field("custom.runnel.fs_verity", "64 hexadecimal digits"))?),
+        None => None,
+    };
+    Ok((image, bytes, fs_verity))
 }

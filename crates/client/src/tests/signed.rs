@@ -77,7 +77,7 @@ impl World {
     }
 
     fn sign(&mut self, id: ImageId) {
-        let target = SignedTarget { id, bytes: 1, sha256: "00".repeat(32) };
+        let target = SignedTarget { id, bytes: 1, sha256: "00".repeat(32), fs_verity: "00".repeat(32) };
         self.change(|repository, keys| drop(repository.set_name("app:latest", &target, None, keys).unwrap()));
     }
 

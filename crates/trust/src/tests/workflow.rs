@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::publisher::{DAY, Files, Publisher, START, key, key_id, sign, stapled};
+use super::publisher::{DAY, Files, Publisher, START, image, key, key_id, sign, stapled};
 use crate::{JudgedBy, Kind, Stapled, UnixTime, Verifier};
 
 const NOW: Option<UnixTime> = Some(UnixTime(START));
@@ -72,6 +72,9 @@ fn damaged_fields_are_told() {
         ("root", "roles", json!({})),
         ("targets", "targets", json!({"app:1": {"length": 1, "custom": {"runnel": {"id": "12"}}}})),
         ("targets", "targets", json!({"app:1": {"length": 1, "custom": {}}})),
+        ("targets", "targets", with_fs_verity(json!("12"))),
+        ("targets", "targets", with_fs_verity(json!("g".repeat(64)))),
+        ("targets", "targets", with_fs_verity(json!(null))),
     ] {
         let edit = |body: &mut Value| body[field] = value.clone();
         check(Err(Kind::Damaged), role, edit);
@@ -81,6 +84,25 @@ fn damaged_fields_are_told() {
     check(Err(Kind::Damaged), "root", |body| body["roles"]["snapshot"]["threshold"] = json!(0));
     check(Err(Kind::Oversized), "root", |body| body["roles"]["snapshot"]["threshold"] = json!(9));
     check(Err(Kind::Signature), "root", |body| body["roles"]["snapshot"]["threshold"] = json!(2));
+}
+
+/// `app:1` as image 1 whose file has this digest.
+fn with_fs_verity(digest: Value) -> Value {
+    json!({"app:1": {"length": 1, "custom": {"runnel": {"id": image(1), "fs_verity": digest}}}})
+}
+
+#[test]
+fn the_digest_of_a_file_is_told_if_it_was_signed() {
+    for (targets, expected) in [(with_fs_verity(json!("ab".repeat(32))), Some([0xab; 32])), (json!(null), None)] {
+        let files = Publisher::new().edited(|role, body| {
+            if role == "targets" && !targets.is_null() {
+                body["targets"] = targets.clone();
+            }
+        });
+        let mut device = Verifier::new(&files["root"]).expect("a root");
+        let found = device.verify(&stapled(&files), "app:1", NOW).expect("accepted");
+        assert_eq!(found.fs_verity, expected);
+    }
 }
 
 #[test]

@@ -421,7 +421,9 @@ fn describe(files: &Stapled) -> anyhow::Result<Value> {
             json!({"role": role, "version": body["version"], "expires": body["expires"], "bytes": bytes.len()});
         if let Some(targets) = body["targets"].as_object() {
             let name = |(name, target): (&String, &Value)| {
-                (name.clone(), json!({"id": target["custom"]["runnel"]["id"], "bytes": target["length"]}))
+                let ours = &target["custom"]["runnel"];
+                let about = json!({"id": ours["id"], "bytes": target["length"], "fs_verity": ours["fs_verity"]});
+                (name.clone(), about)
             };
             entry["names"] = Value::Object(targets.iter().map(name).collect());
         }

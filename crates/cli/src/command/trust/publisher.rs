@@ -73,7 +73,7 @@ impl Publisher<'_> {
     fn check(&self, name: &str) -> anyhow::Result<()> {
         let base = self.base(name)?;
         let mut repository = Repository::read(&base.root, &base.files, self.lifetimes)?;
-        let target = Target { id: ImageId([0; 32]), bytes: 0, sha256: String::new() };
+        let target = Target { id: ImageId([0; 32]), bytes: 0, sha256: String::new(), fs_verity: String::new() };
         repository.set_name(name, &target, None, &self.keys)?;
         repository.sign(&self.keys, now())?;
         Ok(())
@@ -211,7 +211,8 @@ pub fn sign_image(
 ) -> anyhow::Result<String> {
     let bytes = std::fs::metadata(image).with_context(|| image.display().to_string())?.len();
     let sha256 = signing::sha256_of(image).with_context(|| image.display().to_string())?;
-    let target = Target { id, bytes, sha256 };
+    let fs_verity = signing::fs_verity_of(image).with_context(|| image.display().to_string())?;
+    let target = Target { id, bytes, sha256, fs_verity };
     let (signer, _) = publisher.change(name, |repository, keys| Ok(repository.set_name(name, &target, role, keys)?))?;
     Ok(signer)
 }
