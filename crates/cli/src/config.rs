@@ -11,6 +11,9 @@
 //!
 //! [trust]
 //! state = "/var/lib/runnel/trust"          # what was seen of signed names
+//!
+//! [mount]
+//! fs_verity = "require"                    # image files that the kernel mounts
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,10 +21,12 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::command::caching::is_key_place;
+use crate::command::mount::FsVerity;
 use crate::command::volume::size;
 use crate::failure;
 
@@ -44,6 +49,8 @@ pub struct DeviceConfig {
     pub trusted: Vec<(String, PathBuf)>,
     /// The folder for what was seen of signed names.
     pub trust_state: Option<PathBuf>,
+    /// Whether image files that the kernel mounts are sealed.
+    pub fs_verity: Option<FsVerity>,
 }
 
 #[derive(Deserialize)]
@@ -55,6 +62,8 @@ struct RawFile {
     servers: BTreeMap<String, RawServer>,
     #[serde(default)]
     trust: RawTrust,
+    #[serde(default)]
+    mount: RawMount,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +76,12 @@ struct RawServer {
 #[serde(deny_unknown_fields)]
 struct RawTrust {
     state: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMount {
+    fs_verity: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -143,7 +158,12 @@ impl DeviceConfig {
                 trusted.push((server, absolute("trust", path)?));
             }
         }
+        let fs_verity = raw.mount.fs_verity.map(|text| {
+            let problem = format!("mount.fs_verity is {:?}, not \"auto\", \"require\" or \"off\"", text.as_ref());
+            FsVerity::from_str(text.as_ref(), false).map_err(|_| fault(file, line(text.span().start), &problem))
+        });
         Ok(DeviceConfig {
+            fs_verity: fs_verity.transpose()?,
             cache_folder: folder.map(Spanned::into_inner),
             cache_bytes: cache_bytes.transpose()?,
             cache_key: key.map(Spanned::into_inner),
@@ -197,6 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn image_files_are_sealed() {
+        let words = [("auto", FsVerity::Auto), ("require", FsVerity::Require), ("off", FsVerity::Off)];
+        for (word, expected) in words {
+            let config = parse(&format!("[mount]\nfs_verity = \"{word}\"\n")).expect("it is right");
+            assert_eq!(config.fs_verity, Some(expected));
+        }
+    }
+
+    #[test]
     fn faults_name_file_and_line() {
         let faults = [
             ("[cache]\nfolder = \"cache\"\n", "2", "absolute"),
@@ -209,6 +238,8 @@ mod tests {
             ("[servers.a]\ntrust = \"root.json\"\n", "2", "absolute"),
             ("[trust]\nstate = \"s\"\n", "2", "absolute"),
             ("[servers.a]\ntrusted = \"/r\"\n", "2", "unknown field"),
+            ("[mount]\nfs_verity = \"always\"\n", "2", "require"),
+            ("[mount]\nfs_verify = \"off\"\n", "2", "unknown field"),
             ("[cache]\nfolder = \"/a\n", "2", ""),
         ];
         for (text, line, part) in faults {

@@ -10,6 +10,9 @@ use connection::ConnectionError;
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
 4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`); 7 the month's budget is used up (`pin`); 8 a new version does not work, and the previous one is in force again (`pin --health`). A signed name is refused: 20 rollback; 21 freeze; 22 expired; 23 files that do not belong together; 24 too few signatures; 25 anything else. `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
+/// The exit code of what is not signed as it must be, for reasons that have no code of their own.
+pub const UNTRUSTED: u8 = 25;
+
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
@@ -239,7 +242,7 @@ fn client_code(error: &ClientError) -> u8 {
         ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
         ClientError::Image { .. } | ClientError::BadRoot { .. } => 3,
         ClientError::Refused { refusal, .. } => refusal_code(refusal),
-        ClientError::Unsigned { .. } | ClientError::UnverifiedPin { .. } | ClientError::NotSigned { .. } => 25,
+        ClientError::Unsigned { .. } | ClientError::UnverifiedPin { .. } | ClientError::NotSigned { .. } => UNTRUSTED,
         ClientError::NoSuchFile { .. } => 4,
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ClientError::File { .. } => 1,
@@ -256,7 +259,7 @@ pub fn refusal_code(refusal: &client::Refusal) -> u8 {
         Kind::Expired => 22,
         Kind::Mixed => 23,
         Kind::Signature => 24,
-        _ => 25,
+        _ => UNTRUSTED,
     }
 }
 

@@ -58,6 +58,6 @@ pub use local::blocks::{BlockFailure, FileBlocks, NearBlock};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
 pub use session::{HINT_PAGES_MAX, Session};
-pub use signed::SignedNames;
+pub use signed::{SignedNames, signed_without_server};
 pub use sink::{Done, PageSink, StoreOutcome};
-pub use trust::{Kind, Refusal};
+pub use trust::{Kind, Refusal, SignedName};

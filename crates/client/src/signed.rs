@@ -18,8 +18,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use codec::Codec;
-use connection::{HttpFile, ImageName, Remote, Server};
-use trust::{JudgedBy, Kind, Refusal, SignedName, Stapled, UnixTime};
+use connection::{HttpFile, ImageName, Remote, Server, Target};
+use trust::format::STAPLED_BYTES_MAX;
+use trust::repository::collect;
+use trust::{JudgedBy, Kind, Known, Refusal, SignedName, Stapled, UnixTime};
 use units::ImageId;
 use wire::Request;
 use wire::format::TRUST_FILES_BYTES_MAX;
@@ -30,6 +32,12 @@ use memory::{Held, Memory};
 
 /// Longest root file that is read from the disk of the device.
 const ANCHOR_BYTES_MAX: u64 = 64 << 10;
+
+/// The folder of metadata beside an image.
+const BESIDE: &str = "trust";
+
+/// The file without which a folder has no metadata.
+const TIMESTAMP: &str = "timestamp.json";
 
 /// The tag of a file in a folder, as servers of ours have it.
 const LATEST: &str = "latest";
@@ -197,6 +205,29 @@ impl Opening {
         found.map_err(|refusal| ClientError::Refused { name: self.title(), refusal })
     }
 
+    /// What the name stands for, if nobody is asked: by the files of a folder, which are new
+    /// perhaps, and by what this device has seen. Files that are old or wrong change nothing.
+    fn without_asking(&mut self, folder: &Path) -> Result<SignedName, ClientError> {
+        let offered = loop {
+            let known = Known::of_root(self.root_version()?);
+            let named = |path: PathBuf, source| ClientError::File { path, source };
+            let files = collect(&self.name, &known, |file| {
+                let path = folder.join(file);
+                read_bounded(&path).map_err(|error| named(path, error))
+            });
+            match files.and_then(|files| self.verify(files)) {
+                Ok(Verdict::AskAgain) => {}
+                Ok(Verdict::Signed(_)) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        // The reason against the files tells more than that nothing was seen.
+        self.without_server().map_err(|seen| match offered {
+            Err(error) if folder.join(TIMESTAMP).exists() => error,
+            _ => seen,
+        })
+    }
+
     /// Whether this device has accepted the image, for this name or another one of the server.
     pub fn has_accepted(&self, id: ImageId) -> Result<bool, ClientError> {
         Ok(self.hold()?.accepted.contains(&id))
@@ -217,6 +248,42 @@ impl Opening {
     pub fn title(&self) -> String {
         format!("{}/{}", self.server, self.name)
     }
+}
+
+/// What its publisher has signed of the name of an image that lies on this device, and how people
+/// write the name. No server is asked: the newest files count that this device has seen, or that
+/// lie in the folder `trust` beside the image. `None` if nobody's signature is asked for, or it is
+/// no name.
+///
+/// # Errors
+/// Nobody has signed the name, as far as this device knows; its memory cannot be read.
+pub fn signed_without_server(
+    signed: &SignedNames,
+    target: &Target,
+    image: &Path,
+) -> Result<Option<(String, SignedName)>, ClientError> {
+    let opening = match target {
+        Target::Remote(remote) => Opening::begin(signed, remote)?,
+        Target::Http(file) => Opening::of_file(signed, file)?,
+        _ => None,
+    };
+    let Some(mut opening) = opening else { return Ok(None) };
+    let found = opening.without_asking(&image.with_file_name(BESIDE))?;
+    Ok(Some((opening.title(), found)))
+}
+
+/// A small file; `None` if there is none.
+fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match host::file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, STAPLED_BYTES_MAX as u64 + 1), &mut bytes)?;
+    if bytes.len() > STAPLED_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(Some(bytes))
 }
 
 /// The files in an answer; `None` if it holds something else.

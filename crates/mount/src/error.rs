@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use units::ImageId;
+
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -95,6 +97,40 @@ pub enum MountError {
         /// The missing thing.
         problem: String,
     },
+    /// An image file is another one than its publisher signed.
+    #[error("{} is refused: {name} was signed as image {signed}, and this is {found}\nhint: fetch the signed one again, and put it in its place", .path.display())]
+    OtherImage {
+        /// The file.
+        path: PathBuf,
+        /// The name that it should have.
+        name: String,
+        /// What was signed.
+        signed: ImageId,
+        /// What the file holds.
+        found: ImageId,
+    },
+    /// A sealed image file has other bytes than its publisher signed.
+    #[error("{} is refused: {name} was signed with the fs-verity digest {signed}, and the kernel measures {found}\nhint: fetch it again, and put it in its place: a sealed file cannot be changed", .path.display())]
+    OtherDigest {
+        /// The file.
+        path: PathBuf,
+        /// The name that it should have.
+        name: String,
+        /// What was signed.
+        signed: String,
+        /// What the kernel measures.
+        found: String,
+    },
+    /// An image file must be sealed and cannot be.
+    #[error("{} is refused, since it cannot be sealed with fs-verity: {problem}\nhint: {hint}", .path.display())]
+    NotSealed {
+        /// The file.
+        path: PathBuf,
+        /// The obstacle.
+        problem: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
     /// The command to run inside an image does not exist there.
     #[error("{command}: not found in the image\nhint: give its full path, or set the search path with --env PATH=...")]
     CommandMissing {
@@ -173,12 +209,13 @@ impl MountError {
         MountError::Step { step, path: path.into(), source: source.into(), hint: "" }
     }
 
-    /// The exit code a shell user expects: 127 for a missing command, 126 for one that cannot run,
-    /// else 1.
+    /// The exit code a shell user expects: 127 for a missing command, 126 for one that cannot run;
+    /// 25 for a file that is not what was signed, else 1.
     pub fn exit_code(&self) -> i32 {
         match self {
             MountError::CommandMissing { .. } => 127,
             MountError::CommandFailed { .. } => 126,
+            MountError::OtherImage { .. } | MountError::OtherDigest { .. } | MountError::NotSealed { .. } => 25,
             _ => 1,
         }
     }

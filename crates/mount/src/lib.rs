@@ -53,7 +53,7 @@ mod volume;
 
 pub use control::{MountStatus, mounts};
 pub use counters::FuseCounters;
-pub use erofs_mount::KernelMount;
+pub use erofs_mount::{FileCheck, KernelMount, Sealing, SignedFile};
 pub use error::MountError;
 pub use fuse_mount::MountPoint;
 pub use gone::serve_gone;

@@ -56,6 +56,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/host/src/signals.rs",
     "crates/host/src/signals/pass_on.rs",
     "crates/host/src/signals/witness.rs",
+    "crates/host/src/verity.rs",
     "crates/host/tests/signals.rs",
     "crates/launch/src/fiemap.rs",
     "crates/host/src/priority.rs",

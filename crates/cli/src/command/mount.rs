@@ -2,6 +2,7 @@
 
 mod confine;
 pub mod helper;
+mod seal;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,6 +23,8 @@ use connection::{ImageName, Target, VolumeAt, Waiting};
 use host::Exit;
 use rustix::process::{Pid, Signal};
 
+pub use self::seal::FsVerity;
+use self::seal::SealArgs;
 use crate::command::caching::CachePlace;
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::SandboxArgs;
@@ -62,6 +65,9 @@ pub struct Args {
     /// pushes
     #[arg(long, conflicts_with_all = ["overlay", "allow_other"])]
     kernel: bool,
+
+    #[command(flatten)]
+    seal: SealArgs,
 
     /// Refuse all changes to a volume (images are never changed)
     #[arg(long)]
@@ -212,7 +218,11 @@ fn mount_volume(
 }
 
 fn mount_by_kernel(args: &Args, image: &Path, ready: &ReadyFile, stop: &Stop) -> anyhow::Result<ExitCode> {
-    let mounted = KernelMount::start(image, &args.directory, image_options(args))?;
+    let check = args.seal.check(image, &args.session.names)?;
+    let mounted = KernelMount::start_checked(image, &args.directory, image_options(args), &check)?;
+    if let Some(why) = mounted.not_sealed() {
+        tell!("note: {} is not sealed with fs-verity: {why}", image.display());
+    }
     if mounted.attributes_left_out() > 0 {
         let count = mounted.attributes_left_out();
         tell!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");

@@ -21,7 +21,7 @@ use super::tree::Tree;
 use super::web_server::{Act, WebServer};
 use super::{HANG, plain};
 use crate::admin::{read_signed, write_signed};
-use crate::{ClientError, Config, Session, SignedNames};
+use crate::{ClientError, Config, Session, SignedNames, signed_without_server};
 
 fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed())
@@ -154,6 +154,36 @@ fn a_device_opens_what_was_signed_and_nothing_else() {
     assert_eq!(world.open().unwrap(), other.metadata.id());
     std::fs::remove_dir_all(world.path("state")).unwrap();
     assert_eq!(world.refusal(), Kind::Missing);
+}
+
+#[test]
+fn the_name_of_a_file_on_the_device_needs_no_server() {
+    let (tree, other) = (Tree::plain(), Tree::of(Fixture::default(), 77));
+    let mut world = World::new(&tree);
+    let target = Target::parse(&format!("runnel://{}/app", world.address)).unwrap();
+    let image = world.path("device/app.rnl");
+    let find = |world: &World| signed_without_server(&world.config().signed, &target, &image);
+    let signed = |world: &World| find(world).unwrap().expect("its server signs").1;
+    // Neither seen, nor beside the file.
+    assert!(matches!(find(&world), Err(ClientError::Refused { refusal, .. }) if refusal.kind() == Kind::Missing));
+    world.sign(tree.metadata.id());
+    std::fs::create_dir_all(world.path("device/trust")).unwrap();
+    for (key, bytes) in world.files() {
+        std::fs::write(world.path("device").join(key), bytes).unwrap();
+    }
+    let found = signed(&world);
+    assert_eq!((found.image, found.fs_verity), (tree.metadata.id(), Some([0; 32])));
+    // What the server said since counts, and files that are older do not.
+    world.store.put_atomic("app.rnl", &other.bytes).unwrap();
+    world.sign(other.metadata.id());
+    assert_eq!(signed(&world).image, tree.metadata.id());
+    world.open().unwrap();
+    assert_eq!(signed(&world).image, other.metadata.id());
+    std::fs::remove_dir_all(world.path("device/trust")).unwrap();
+    world.rig = None;
+    assert_eq!(signed(&world).image, other.metadata.id());
+    let nobody = SignedNames { servers: Vec::new(), ..world.config().signed };
+    assert_eq!(signed_without_server(&nobody, &target, &image).unwrap(), None);
 }
 
 #[test]

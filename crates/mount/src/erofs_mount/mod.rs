@@ -10,6 +10,7 @@
 //! the daemon dies, one ordinary mount is left, which `runnel umount` removes.
 
 mod files;
+mod seal;
 
 use std::ffi::CString;
 use std::fs;
@@ -29,6 +30,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use self::files::{BLOB_NAME, Files};
+pub use self::seal::{FileCheck, Sealing, SignedFile};
 use crate::connection::Connection;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::Operations;
@@ -74,6 +76,8 @@ struct Shared {
     connection: Connection,
     operations: Arc<Operations>,
     left_out: u64,
+    /// Why the image file is not sealed, if it should be.
+    not_sealed: Option<String>,
     /// How the serving loops ended, once they have.
     ended: Mutex<Option<Result<(), String>>>,
     changed: Condvar,
@@ -89,12 +93,26 @@ impl KernelMount {
     /// The caller is not root, the kernel cannot do it, the image is damaged or passes a limit of
     /// EROFS, or the mount point cannot be used.
     pub fn start(image: &Path, mountpoint: &Path, options: Options) -> Result<KernelMount, MountError> {
+        KernelMount::start_checked(image, mountpoint, options, &FileCheck::default())
+    }
+
+    /// The same with a file that must be what its publisher signed, and is sealed.
+    ///
+    /// # Errors
+    /// Those of [`KernelMount::start`]; the file does not pass.
+    pub fn start_checked(
+        image: &Path,
+        mountpoint: &Path,
+        options: Options,
+        check: &FileCheck,
+    ) -> Result<KernelMount, MountError> {
         if !rustix::process::geteuid().is_root() {
             return Err(MountError::Kernel { problem: "this needs root: EROFS is mounted by the kernel".into() });
         }
         check_request_limit(fs::read_to_string(PAGES_LIMIT).ok().as_deref())?;
         let mountpoint = mountpoint::validate(mountpoint)?;
         let (file, metadata) = client::open_file(image, &Limits::default())?;
+        let not_sealed = check.run(&file.0, image, metadata.id())?;
         let volume = Volume::build(&metadata).map_err(|error| MountError::Kernel { problem: error.to_string() })?;
         let left_out = volume.attributes_left_out();
         let blocks = Arc::new(FileBlocks::new(file, Arc::new(metadata), CACHE_BYTES));
@@ -122,6 +140,7 @@ impl KernelMount {
             connection,
             operations,
             left_out,
+            not_sealed,
             ended: Mutex::new(None),
             changed: Condvar::new(),
             over,
@@ -158,6 +177,11 @@ impl KernelMount {
     /// Extended attributes of the image that EROFS has no form for, so that the mount lacks them.
     pub fn attributes_left_out(&self) -> u64 {
         self.shared.left_out
+    }
+
+    /// Why the image file is not sealed, if it should be where that is possible.
+    pub fn not_sealed(&self) -> Option<&str> {
+        self.shared.not_sealed.as_deref()
     }
 
     /// Waits until the mount is gone: somebody unmounted it and its last user ended.

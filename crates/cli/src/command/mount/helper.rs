@@ -3,7 +3,8 @@
 //! An image on this machine is mounted by the kernel's own reader if that is there, else by EROFS,
 //! else by FUSE; what a server has is mounted by FUSE. `id=` holds for the kernel's reader alone,
 //! so with it nothing else is tried. The long options of `runnel mount` are options here as well,
-//! such as `soft=30`; with one of them the mount is by FUSE.
+//! such as `soft=30`; with one of them the mount is by FUSE, and with `signed-as=` or `fs-verity=`
+//! by EROFS.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +31,9 @@ const MOUNT_FAILED: u8 = 32;
 
 /// Options of `runnel mount` that decide what mount(8) or this helper decides.
 const NOT_TAKEN: [&str; 3] = ["foreground", "kernel", "help"];
+
+/// Options of `runnel mount` that are for its mounts by EROFS.
+const KERNEL_ALONE: [&str; 2] = ["--signed-as=", "--fs-verity="];
 
 /// Options that are for others, or say what holds anyway.
 const IGNORED: [&str; 16] = [
@@ -111,6 +115,11 @@ impl Asked {
         Ok(asked)
     }
 
+    /// Whether an option is one of mounts by EROFS alone.
+    fn is_for_kernel(&self) -> bool {
+        self.others.iter().any(|option| KERNEL_ALONE.iter().any(|name| option.starts_with(name)))
+    }
+
     fn flags(&self) -> MountFlags {
         let all = [
             (self.no_suid, MountFlags::NOSUID),
@@ -178,6 +187,9 @@ fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+    if asked.is_for_kernel() {
+        return Ok(ExitCode::from(if serve(asked, true, true)? { 0 } else { MOUNT_FAILED }));
+    }
     ensure!(asked.id.is_none(), failure::usage(format!("id= is for images on this machine and the kernel's {MODULE}")));
     ensure!(!asked.no_programs, failure::usage(format!("noexec needs the kernel's {MODULE}")));
     if !serve(asked, false, true)? {
@@ -221,10 +233,18 @@ fn serve(asked: &Asked, by_kernel: bool, tell: bool) -> anyhow::Result<bool> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(asked.served(by_kernel));
-    if tell {
-        return Ok(command.status().context("cannot start runnel")?.success());
+    let output = if tell { None } else { Some(command.output().context("cannot start runnel")?) };
+    let status = match &output {
+        Some(output) => output.status,
+        None => command.status().context("cannot start runnel")?,
+    };
+    // Whatever else could mount it would mount what was refused.
+    if by_kernel && status.code() == Some(failure::UNTRUSTED.into()) {
+        let said = output.map(|output| String::from_utf8_lossy(&output.stderr).trim_end().to_string());
+        let said = said.unwrap_or_else(|| format!("{} is not what was signed", asked.target));
+        return Err(failure::with_code(MOUNT_FAILED, said.trim_start_matches("error: ")));
     }
-    Ok(command.output().context("cannot start runnel")?.status.success())
+    Ok(status.success())
 }
 
 #[cfg(test)]
@@ -246,6 +266,8 @@ mod tests {
         let wanted = ["mount", "runnel://server/app", "/mnt", "--allow-suid", "--allow-devices"];
         assert_eq!(plain.served(false), wanted);
         assert!(parse("/a.rnl /mnt -fn")?.is_rehearsal);
+        let signed = parse("/a.rnl /mnt -o signed_as=runnel://s/a:1,trust=/r")?;
+        assert!(signed.is_for_kernel() && !plain.is_for_kernel());
         let volume = parse("runnel://server/volume/v /mnt -o ro,nosuid,nodev,soft=30,allow_other,cache-size=1m")?;
         let wanted = ["mount", "runnel://server/volume/v", "/mnt", "--read-only"];
         assert_eq!(volume.served(false), [&wanted[..], &["--soft=30", "--allow-other", "--cache-size=1m"]].concat());
