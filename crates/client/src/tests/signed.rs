@@ -232,7 +232,7 @@ fn old_files_of_a_store_go_and_roots_stay() {
     world.keys.push(theirs);
     world.change(|repository, _| repository.delegate(&delegation).unwrap());
     world.rotate("root");
-    let media = SignedTarget { id: ImageId([2; 32]), bytes: 1, sha256: "00".repeat(32) };
+    let media = SignedTarget { id: ImageId([2; 32]), bytes: 1, sha256: "00".repeat(32), fs_verity: "00".repeat(32) };
     world.change_name("media:1", |repository, keys| {
         assert_eq!(repository.set_name("media:1", &media, None, keys).unwrap(), "media");
     });
