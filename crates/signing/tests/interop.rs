@@ -198,6 +198,11 @@ fn attack(state: &Path, name: &str, change: impl FnOnce(&Path)) -> PathBuf {
     folder
 }
 
+fn target(number: u8) -> Target {
+    let digits = format!("{number:064x}");
+    Target { id: ImageId([number; 32]), bytes: 4096, sha256: digits.clone(), fs_verity: digits }
+}
+
 /// Repositories of ours are read by python-tuf, which refuses what our device refuses.
 #[test]
 fn interop_our_repositories() {
@@ -209,13 +214,6 @@ fn interop_our_repositories() {
     let mut publisher = Publisher { keys, root: Vec::new(), files, folder: folder_path, states: 0 };
     publisher.keep(Repository::create(publics, Lifetimes::default()));
     let trusted = publisher.root.clone();
-    let digits = |number: u8| format!("{number:064x}");
-    let target = |number: u8| Target {
-        id: ImageId([number; 32]),
-        bytes: 4096,
-        sha256: digits(number),
-        fs_verity: digits(number),
-    };
     let set = |publisher: &mut Publisher, name: &str, number: u8| {
         publisher.change(|repository, keys| drop(repository.set_name(name, &target(number), None, keys).expect("set")))
     };
