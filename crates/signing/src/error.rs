@@ -37,6 +37,51 @@ pub enum SigningError {
         /// Keys that are here.
         found: usize,
     },
+    /// No key that is here can bring a draft any further.
+    #[error("none of the keys here is needed for the draft of {role}: it waits for {waits_for}")]
+    NotNeeded {
+        /// The role.
+        role: String,
+        /// Ids of the keys that can sign it.
+        waits_for: String,
+    },
+    /// A draft is from before what is in force.
+    #[error(
+        "the draft of {role} is overtaken: it would be version {draft}, and version {present} is in force; make the change again"
+    )]
+    Overtaken {
+        /// The role.
+        role: String,
+        /// Version of the draft.
+        draft: u64,
+        /// Version that is in force.
+        present: u64,
+    },
+    /// A draft is from after what is known here.
+    #[error(
+        "the draft of {role} is version {draft} and does not follow version {present}, the newest that is known here"
+    )]
+    Ahead {
+        /// The role.
+        role: String,
+        /// Version of the draft.
+        draft: u64,
+        /// Version that is known.
+        present: u64,
+    },
+    /// A signature of a draft is not right.
+    #[error("the draft of {role} has a signature that is {what}: key {key}")]
+    BadSignature {
+        /// The role.
+        role: String,
+        /// What is wrong.
+        what: &'static str,
+        /// Id of the key.
+        key: String,
+    },
+    /// Others are asked to sign another change of the same file.
+    #[error("another change of {0} still waits for signatures")]
+    Pending(String),
     /// A name that is none.
     #[error("{0:?} is no name: write NAME:TAG, of letters, digits, '.', '-' and '_'")]
     BadName(String),

@@ -8,7 +8,7 @@ use std::path::Path;
 use pkcs8::der::{Decode, SecretDocument};
 use pkcs8::{EncryptedPrivateKeyInfo, LineEnding, ObjectIdentifier, PrivateKeyInfo, pkcs5};
 use ring::digest::{Context, SHA256, digest};
-use ring::signature::{Ed25519KeyPair, KeyPair};
+use ring::signature::{ED25519 as VERIFICATION, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde_json::{Value, json};
 
 use crate::canonical::canonical;
@@ -61,6 +61,19 @@ impl PublicKey {
     /// Its object in metadata.
     pub fn to_json(&self) -> Value {
         json!({"keytype": "ed25519", "scheme": "ed25519", "keyval": {"public": self.to_hex()}})
+    }
+
+    /// Reads its object in metadata; `None` for keys of other types.
+    pub(crate) fn from_json(key: &Value) -> Option<PublicKey> {
+        let is_ed25519 = key["keytype"] == "ed25519" && key["scheme"] == "ed25519";
+        PublicKey::from_hex(key["keyval"]["public"].as_str()?).filter(|_| is_ed25519)
+    }
+
+    /// Whether this is its signature of `message`, as hexadecimal digits.
+    pub(crate) fn verifies(&self, message: &[u8], signature: &str) -> bool {
+        let digits = |at: usize| signature.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..signature.len()).step_by(2).map(digits).collect();
+        bytes.is_some_and(|bytes| UnparsedPublicKey::new(&VERIFICATION, self.0).verify(message, &bytes).is_ok())
     }
 
     /// Its id: the SHA-256 of its canonical form (specification, section 4.2).

@@ -9,6 +9,9 @@
 //!   -> sign(keys, now) -> the files that are new, for a server or a folder
 //! ```
 //!
+//! If the keys of a role lie with several holders, [`Repository::sign_or_draft`] makes a [`Draft`],
+//! and each of the others goes on from there: `read`, `take_drafts`, `sign_or_draft`.
+//!
 //! Only what changed is written anew, so bytes that others have signed stay as they are. Metadata
 //! are JSON in the form POUF-1, signed in the canonical form of OLPC with Ed25519.
 
@@ -24,7 +27,7 @@ mod timestamp;
 pub use error::SigningError;
 pub use fs_verity::fs_verity_of;
 pub use key::{PublicKey, SigningKey, sha256_hex, sha256_of};
-pub use repository::{Change, Delegation, Repository, Target};
+pub use repository::{Change, Delegation, Draft, Missing, Repository, Signed, Target};
 pub use role::{Lifetimes, RoleKeys, TOP_LEVEL};
 pub use timestamp::renew_timestamp;
 

@@ -41,7 +41,7 @@ impl Lifetimes {
 }
 
 /// The keys of a role, by id, and how many of them must sign.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleKeys {
     /// Ids of the keys.
     pub ids: Vec<String>,

@@ -1,5 +1,7 @@
 //! What is signed here, as devices see it.
 
+mod drafts;
+
 use trust::{Kind, Stapled, UnixTime, Verifier};
 use units::ImageId;
 

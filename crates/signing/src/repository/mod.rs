@@ -1,16 +1,22 @@
 //! A repository as its owner changes it.
 
+mod draft;
+mod sign;
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use trust::repository::{covers, file_name, is_name};
-use trust::{Stapled, UnixTime, Verifier};
+use trust::Stapled;
+use trust::repository::{covers, is_name};
 use units::ImageId;
 
 use crate::error::SigningError;
-use crate::file::File;
+use crate::file::{File, Signature};
 use crate::key::{PublicKey, SigningKey};
 use crate::role::{Lifetimes, RoleKeys, TOP_LEVEL, drop_unused, set_keys};
+
+pub use self::draft::{Draft, Missing, Signed};
 
 /// The version of the specification that is followed.
 const SPEC_VERSION: &str = "1.0.31";
@@ -27,6 +33,8 @@ pub struct Repository {
     /// The other files, by role.
     files: BTreeMap<String, File>,
     changed: BTreeSet<String>,
+    /// Changed files that others have made and signed, with their signatures.
+    drafted: BTreeMap<String, Vec<Signature>>,
     lifetimes: Lifetimes,
 }
 
@@ -89,23 +97,26 @@ impl Repository {
             ("targets".into(), empty("targets", "targets")),
         ]);
         let changed = TOP_LEVEL.iter().map(|role| role.to_string()).collect();
-        Repository { root: file(body), old_root: None, files, changed, lifetimes }
+        Repository { root: file(body), old_root: None, files, changed, drafted: BTreeMap::new(), lifetimes }
     }
 
-    /// A repository from its newest root and the other files, which the caller has verified.
+    /// A repository from its newest root and the other files, which the caller has verified. With
+    /// the root alone, nothing but drafts of the next root can be signed.
     ///
     /// # Errors
-    /// A file is none, or missing.
+    /// A file is none, or missing beside others.
     pub fn read(root: &[u8], others: &Stapled, lifetimes: Lifetimes) -> Result<Repository, SigningError> {
         let root = File::read("root", root)?;
         let mut files = BTreeMap::new();
         for (role, bytes) in others.files() {
             files.insert(role.to_owned(), File::read(role, bytes)?);
         }
-        if let Some(role) = TOP_LEVEL[1..].iter().find(|role| !files.contains_key(**role)) {
+        let is_missing = |role: &&&str| !files.is_empty() && !files.contains_key(**role);
+        if let Some(role) = TOP_LEVEL[1..].iter().find(is_missing) {
             return Err(SigningError::Missing(role.to_string()));
         }
-        Ok(Repository { root, old_root: None, files, changed: BTreeSet::new(), lifetimes })
+        let (changed, drafted) = (BTreeSet::new(), BTreeMap::new());
+        Ok(Repository { root, old_root: None, files, changed, drafted, lifetimes })
     }
 
     /// Lets a name stand for an image. `role` signs it; without one, the delegated role that may
@@ -223,63 +234,9 @@ impl Repository {
         self.edit(role).map(drop)
     }
 
-    /// Signs what changed, and what lists it.
-    ///
-    /// # Errors
-    /// Too few keys of a role are among `keys`, or a device would refuse the result.
-    pub fn sign(mut self, keys: &[SigningKey], now: UnixTime) -> Result<Change, SigningError> {
-        let mut change = Change::default();
-        if self.changed.remove("root") {
-            let mut signers = self.role_keys("root")?.among("root", keys)?;
-            if let Some(old) = &self.old_root {
-                let before = RoleKeys::read(&old.body["roles"]["root"]).among("root", keys)?;
-                let new: Vec<_> = signers.iter().map(|key| key.public()).collect();
-                signers.extend(before.into_iter().filter(|key| !new.contains(&key.public())));
-            }
-            self.root.sign("root", &signers, &self.lifetimes, now);
-            change.files.push((file_name("root", self.root.version()), self.root.bytes.clone()));
-            change.stapled.push_root(self.root.bytes.clone());
-        }
-        let is_targets = |role: &&String| !TOP_LEVEL[..3].contains(&role.as_str());
-        let changed: Vec<String> = self.changed.iter().filter(is_targets).cloned().collect();
-        for role in &changed {
-            self.sign_role(role, keys, now, &mut change)?;
-            let version = self.version(role);
-            self.edit("snapshot")?["meta"][format!("{role}.json")] = json!({"version": version});
-        }
-        if self.changed.contains("snapshot") {
-            self.sign_role("snapshot", keys, now, &mut change)?;
-            let version = self.version("snapshot");
-            self.edit("timestamp")?["meta"] = json!({"snapshot.json": {"version": version}});
-        }
-        if self.changed.contains("timestamp") {
-            self.sign_role("timestamp", keys, now, &mut change)?;
-        }
-        for (role, file) in &self.files {
-            change.stapled.push(role, file.bytes.clone());
-        }
-        // As a device sees it that has the newest root.
-        Verifier::new(&self.root.bytes)?.verify_files(&change.without_roots(), Some(now))?;
-        Ok(change)
-    }
-
-    fn sign_role(
-        &mut self,
-        role: &str,
-        keys: &[SigningKey],
-        now: UnixTime,
-        change: &mut Change,
-    ) -> Result<(), SigningError> {
-        let signers = self.role_keys(role)?.among(role, keys)?;
-        let file = self.files.get_mut(role).ok_or_else(|| SigningError::Missing(role.into()))?;
-        file.sign(role, &signers, &self.lifetimes, now);
-        change.files.push((file_name(role, file.version()), file.bytes.clone()));
-        Ok(())
-    }
-
     /// The role that signs a name: a delegated one that may and whose keys are here, else targets.
     fn role_for(&self, name: &str, keys: &[SigningKey]) -> Result<String, SigningError> {
-        if self.files["targets"].body["targets"].get(name).is_some() {
+        if self.body("targets")["targets"].get(name).is_some() {
             return Ok("targets".into());
         }
         let is_signable = |role: &str| self.role_keys(role).is_ok_and(|wanted| wanted.among(role, keys).is_ok());
@@ -294,7 +251,7 @@ impl Repository {
             return Ok(());
         }
         let bad = |what: String| SigningError::BadRole { role: role.into(), what };
-        if self.files["targets"].body["targets"].get(name).is_some() {
+        if self.body("targets")["targets"].get(name).is_some() {
             return Err(bad(format!("targets itself has {name}, and comes first; remove it there")));
         }
         for entry in self.delegations().filter(|entry| speaks_for(entry, name)) {
@@ -310,7 +267,7 @@ impl Repository {
     }
 
     fn delegations(&self) -> impl Iterator<Item = &Value> {
-        self.files["targets"].body["delegations"]["roles"].as_array().into_iter().flatten()
+        self.body("targets")["delegations"]["roles"].as_array().into_iter().flatten()
     }
 
     /// The keys that may sign a role.
@@ -323,6 +280,11 @@ impl Repository {
         entry.map(RoleKeys::read).ok_or_else(unknown)
     }
 
+    /// What the file of a role says.
+    fn body(&self, role: &str) -> &Value {
+        self.files.get(role).map_or(&Value::Null, |file| &file.body)
+    }
+
     fn version(&self, role: &str) -> u64 {
         self.files.get(role).map_or(0, File::version)
     }
@@ -330,7 +292,7 @@ impl Repository {
     /// What the file of a role says, to be changed.
     fn edit(&mut self, role: &str) -> Result<&mut Value, SigningError> {
         let is_new = self.delegations().any(|entry| entry["name"] == json!(role))
-            && self.files["snapshot"].body["meta"].get(format!("{role}.json")).is_none();
+            && self.body("snapshot")["meta"].get(format!("{role}.json")).is_none();
         if is_new {
             let body = json!({"_type": "targets", "spec_version": SPEC_VERSION, "version": 0, "targets": {}});
             self.files.entry(role.into()).or_insert(File { body, bytes: Vec::new() });
