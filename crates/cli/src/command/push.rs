@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use client::Config;
 use client::upload::{News, Progress, upload};
-use connection::Target;
+use connection::{Remote, Target};
 
 use crate::command::trust::TrustArgs;
 #[cfg(feature = "full")]
@@ -23,7 +23,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Sign the name with the keys in this folder of `runnel trust init`
+    /// Sign the name with the keys in this folder of `runnel trust init`; if its role demands more
+    /// signatures, devices run the earlier image until other holders have signed
     #[cfg(feature = "full")]
     #[arg(long, value_name = "DIR", help_heading = "Signed names")]
     sign: Option<PathBuf>,
@@ -38,19 +39,7 @@ pub struct Args {
 
 /// Uploads and reports what travelled.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let wrong = |why: &str| failure::usage(format!("{}: {why}", args.target));
-    let remote = match Target::parse(&args.target)? {
-        Target::Remote(remote) => remote,
-        Target::Volume(_) => return Err(wrong("names below volume/ are volumes; an image needs another name")),
-        _ => return Err(wrong("push goes to runnel://host/name[:tag], where `runnel serve` runs")),
-    };
-    if args.image.is_dir() {
-        let (folder, target) = (args.image.display(), &args.target);
-        return Err(failure::usage(format!(
-            "{folder} is a directory, and push takes an image\nhint: `runnel pack {folder} -o app.rnl`, then `runnel push \
-             app.rnl {target}`"
-        )));
-    }
+    let remote = remote(&args)?;
     #[cfg(feature = "full")]
     let sign = match &args.sign {
         Some(folder) => Some(sign_push(folder, &args.passphrase, &remote, &args.trust)?),
@@ -78,14 +67,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let id = outcome?;
     #[cfg(feature = "full")]
-    let signer = sign.map(|sign| sign(&args.image, id)).transpose()?;
+    let signed = sign.map(|sign| sign(&args.image, id)).transpose()?;
+    #[cfg(feature = "full")]
+    let signer = signed.as_ref().and_then(|(role, outcome)| outcome.change().map(|_| role.clone()));
     #[cfg(not(feature = "full"))]
     let signer: Option<String> = None;
     if args.json {
-        let json = serde_json::json!({
+        #[allow(unused_mut, reason = "devices do not sign")]
+        let mut json = serde_json::json!({
             "target": args.target, "id": id.to_string(), "blocks": last.blocks,
             "blocks_present": last.blocks_present, "sent_bytes": last.sent_bytes, "signed_by": signer,
         });
+        #[cfg(feature = "full")]
+        if let Some((_, outcome)) = &signed {
+            json["signing"] = outcome.json();
+        }
         outln!("{json}");
     } else {
         outln!("{} is now {id}", args.target);
@@ -98,6 +94,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         if let Some(signer) = signer {
             outln!("signed by role {signer}");
         }
+        #[cfg(feature = "full")]
+        if let Some((_, outcome)) = &signed {
+            outcome.print(false)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where it goes; what is sure to fail is refused.
+fn remote(args: &Args) -> anyhow::Result<Remote> {
+    let wrong = |why: &str| failure::usage(format!("{}: {why}", args.target));
+    let remote = match Target::parse(&args.target)? {
+        Target::Remote(remote) => remote,
+        Target::Volume(_) => return Err(wrong("names below volume/ are volumes; an image needs another name")),
+        _ => return Err(wrong("push goes to runnel://host/name[:tag], where `runnel serve` runs")),
+    };
+    if args.image.is_dir() {
+        let (folder, target) = (args.image.display(), &args.target);
+        return Err(failure::usage(format!(
+            "{folder} is a directory, and push takes an image\nhint: `runnel pack {folder} -o app.rnl`, then `runnel push \
+             app.rnl {target}`"
+        )));
+    }
+    Ok(remote)
 }

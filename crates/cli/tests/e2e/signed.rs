@@ -286,6 +286,78 @@ fn a_server_has_a_timestamp_key_of_its_own_beside_its_publishers() {
 }
 
 #[test]
+fn three_holders_sign_one_after_another() {
+    let fleet = Fleet::new();
+    fleet.push("one", "app:1");
+    assert_eq!(fleet.ls("app:1"), (0, "first\n".into()));
+    let (url, [a, b, c]) = (fleet.server_url(), ["publisher", "b", "c"].map(|folder| fleet.text(folder)));
+    let key = |folder: &str, role: &str| fleet.trust(&["key", folder, "--role", role]).trim().to_owned();
+    let (root_of_b, root_of_c) = (key(&b, "root"), key(&c, "root"));
+    for holder in [&b, &c] {
+        fs::copy(fleet.at("publisher/root.json"), Path::new(holder).join("root.json")).unwrap();
+    }
+    let share = ["rotate", &a, "--role", "root", "--public", &root_of_b, "--public", &root_of_c, "--threshold", "2"];
+    let share = [&share[..], &["--server", &url]].concat();
+    let said = fleet.trust(&share);
+    assert!(said.contains("not yet in force") && said.contains(&root_of_b) && said.contains("--draft"), "{said}");
+    let refused = |arguments: &[&str], what: &str| {
+        let done = output(fleet.publisher().arg("trust").args(arguments));
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success() && said.contains(what), "{said}");
+    };
+    refused(&share, "another change of root still waits");
+    assert!(!fleet.at("publisher/keys/root-3.key").exists());
+    // Without a server the root is enough to judge the draft of a root.
+    let root_draft = fleet.text("publisher/drafts/root.json");
+    let said = fleet.trust(&["sign", "--draft", &root_draft, &c, "--check"]);
+    assert!(said.contains("root: 2 of 3 keys must sign, and so far 1 of 1"), "{said}");
+    fs::copy(&root_draft, fleet.at("root.json")).unwrap();
+    fleet.trust(&["sign", "--draft", &root_draft, &c]);
+    assert!(!Path::new(&root_draft).exists());
+    fleet.trust(&["publish", &c, "--server", &url]);
+    let kept = fleet.text("root.json");
+    refused(&["sign", "--draft", &kept, &b, "--server", &url], "overtaken");
+    // Root and targets change together; the second holder of both has no key of the snapshot.
+    let targets_of_b = key(&b, "targets");
+    let said = fleet.trust(&[
+        "rotate",
+        &a,
+        "--role",
+        "targets",
+        "--public",
+        &targets_of_b,
+        "--threshold",
+        "2",
+        "--server",
+        &url,
+        "--json",
+    ]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["in_force"], said["drafts"].as_array().map(Vec::len)), (&false.into(), Some(2)), "{said}");
+    let drafts = fleet.text("publisher/drafts");
+    let said = fleet.trust(&["sign", "--draft", &drafts, &b, "--server", &url]);
+    assert!(said.contains("as snapshot, with 1:"), "{said}");
+    fleet.trust(&["sign", "--draft", &drafts, &a, "--server", &url]);
+    // A push moves the name for those who check nothing.
+    let mut push = fleet.publisher();
+    push.args(["push", "--sign", &a]).arg(fleet.image("two")).arg(fleet.url("app:1"));
+    let done = output(&mut push);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("not yet in force"), "{said}");
+    assert_eq!(fleet.ls("app:1"), (0, "first\n".into()));
+    for role in ["snapshot", "timestamp"] {
+        let key = format!("keys/{role}.key");
+        fs::copy(Path::new(&a).join(&key), Path::new(&b).join(&key)).unwrap();
+    }
+    let targets_draft = fleet.text("publisher/drafts/targets.json");
+    let said = fleet.trust(&["sign", "--draft", &targets_draft, &b, "--server", &url, "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["in_force"], true, "{said}");
+    assert!(said["changes"].to_string().contains("name changed: app:1 is"), "{said}");
+    assert_eq!(fleet.ls("app:1"), (0, "second\n".into()));
+}
+
+#[test]
 fn fuse_signed_names_mount_run_and_pin() {
     if !can_mount("fuse_signed_names_mount_run_and_pin") {
         return;

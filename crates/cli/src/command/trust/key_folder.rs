@@ -4,6 +4,7 @@
 //! keys/ROLE.key       PKCS#8, encrypted unless the owner wanted it otherwise; mode 0600
 //! root.json           the newest root, which devices get
 //! metadata/           the files as a repository has them: 1.root.json, timestamp.json ...
+//! drafts/ROLE.json    the next version of a file, which other holders must sign, too
 //! lock                held by a command that changes the folder
 //! ```
 
@@ -26,7 +27,7 @@ use crate::failure;
 const KEY_BYTES_MAX: u64 = 64 << 10;
 
 /// Largest metadata file.
-const FILE_BYTES_MAX: u64 = 512 << 10;
+pub const FILE_BYTES_MAX: u64 = 512 << 10;
 
 /// Variable that names a file with the passphrase.
 const VARIABLE: &str = "RUNNEL_TRUST_PASSPHRASE_FILE";
@@ -301,17 +302,46 @@ impl KeyFolder {
         Ok(())
     }
 
-    fn write(&self, file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-        let path = self.path.join(file);
-        let new = path.with_extension("json.new");
-        let replace = || -> io::Result<()> {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        replace().with_context(|| path.display().to_string())
+    /// Where the draft of a role lies.
+    pub fn draft_path(&self, role: &str) -> PathBuf {
+        self.path.join("drafts").join(format!("{role}.json"))
     }
+
+    /// The draft of a role, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn draft(&self, role: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        let path = self.draft_path(role);
+        if path.exists() { read(&path, FILE_BYTES_MAX).map(Some) } else { Ok(None) }
+    }
+
+    /// Writes a draft, here or where another holder put it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_draft(&self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        let own = self.path.join("drafts");
+        if path.starts_with(&own) {
+            fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
+        }
+        replace(path, bytes)
+    }
+
+    fn write(&self, file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        replace(&self.path.join(file), bytes)
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let new = path.with_extension("json.new");
+    let replace = || -> io::Result<()> {
+        let mut file = fs::File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    replace().with_context(|| path.display().to_string())
 }
 
 /// A public key: its 64 digits, or a file that has them or the private key.
@@ -320,7 +350,11 @@ pub fn public_key(text: &str) -> Result<PublicKey, String> {
         .ok_or_else(|| "a public key is 64 hexadecimal digits, as `trust key` prints them".into())
 }
 
-fn read(file: &Path, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
+/// Reads a file up to a size.
+///
+/// # Errors
+/// It cannot be read, or is longer.
+pub fn read(file: &Path, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
     let named = || file.display().to_string();
     let mut bytes = Vec::new();
     let opened = host::file::open(file).with_context(named)?;

@@ -3,12 +3,16 @@
 #[cfg(feature = "full")]
 mod authority;
 #[cfg(feature = "full")]
+mod draft;
+#[cfg(feature = "full")]
 mod key_folder;
 #[cfg(feature = "full")]
 mod names;
 mod options;
 #[cfg(feature = "full")]
 mod publisher;
+#[cfg(feature = "full")]
+mod show;
 #[cfg(feature = "full")]
 mod tls;
 

@@ -3,18 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use client::admin::read_signed;
-use connection::{Server, Target};
+use connection::Server;
 use image::Limits;
-use serde_json::{Value, json};
+use serde_json::json;
 use signing::{Delegation, Lifetimes, PublicKey, Repository, SigningError, SigningKey, TOP_LEVEL};
 use trust::repository::is_name;
-use trust::{Known, Stapled};
 
 use super::TrustArgs;
+use super::draft::{Drafts, Outcome};
 use super::key_folder::{KeyFolder, PassphraseArgs, public_key};
-use super::publisher::{PATIENCE, Publisher, now, sign_image};
+use super::publisher::{Publisher, now, sign_image};
+use super::show;
 use crate::failure;
 
 /// The part of `runnel trust` that is about signed names.
@@ -28,7 +27,7 @@ pub enum Action {
     Remove(Remove),
     Refresh(Refresh),
     Publish(Publish),
-    Show(Show),
+    Show(show::Show),
 }
 
 /// Make a publisher's folder: four keys, and the first metadata
@@ -67,6 +66,9 @@ struct Place {
     /// Read the names from this server first, and publish the change there: runnel://host
     #[arg(long, value_name = "URL")]
     server: Option<String>,
+    /// Print JSON: whether the change is in force, and who still has to sign it
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     passphrase: PassphraseArgs,
     #[command(flatten)]
@@ -89,7 +91,7 @@ pub struct Delegate {
     /// A public key, as `trust key` prints it; can be given several times
     #[arg(long = "public", value_name = "HEX", required = true, value_parser = public_key)]
     keys: Vec<PublicKey>,
-    /// How many of the keys must sign
+    /// How many of the keys must sign a name of this role
     #[arg(long, value_name = "N", default_value_t = 1)]
     threshold: usize,
     #[command(flatten)]
@@ -110,7 +112,8 @@ pub struct Rotate {
     /// the new key; can be given several times
     #[arg(long = "public", value_name = "HEX", value_parser = public_key)]
     others: Vec<PublicKey>,
-    /// How many of the keys must sign; as many must be in the folder
+    /// How many of the keys must sign. If fewer are in the folder, other holders sign after this
+    /// one: `trust sign --draft`
     #[arg(long, value_name = "N", default_value_t = 1)]
     threshold: usize,
     /// Write the new key without a passphrase
@@ -120,15 +123,30 @@ pub struct Rotate {
     place: Place,
 }
 
-/// Let a name stand for an image
+/// Let a name stand for an image, or sign what another holder of keys has begun
+///
+/// If a role demands more signatures than there are keys in the folder, a change is kept in
+/// drafts/ there. With --draft the next holder is told what it changes, and signs it; with the last
+/// signature it comes into force.
 #[derive(clap::Args)]
+#[command(override_usage = "runnel trust sign [OPTIONS] <FOLDER> <NAME> <IMAGE>\n       \
+                            runnel trust sign [OPTIONS] --draft <FILE> <FOLDER>")]
 pub struct Sign {
-    /// The publisher's folder
+    /// The publisher's folder, or that of another holder
     folder: PathBuf,
     /// NAME:TAG
-    name: String,
+    #[arg(required_unless_present = "draft", conflicts_with = "draft")]
+    name: Option<String>,
     /// The image file
-    image: PathBuf,
+    #[arg(required_unless_present = "draft")]
+    image: Option<PathBuf>,
+    /// Sign this change of another holder: its file, or a folder of files; can be given several
+    /// times
+    #[arg(long, value_name = "FILE", conflicts_with = "role")]
+    draft: Vec<PathBuf>,
+    /// Say what the draft changes, and sign nothing
+    #[arg(long, requires = "draft")]
+    check: bool,
     /// The role that signs (default: the delegated one that may and whose key is here, else
     /// targets)
     #[arg(long)]
@@ -170,18 +188,6 @@ pub struct Publish {
     place: Place,
 }
 
-/// Show roles, keys, versions, expiry and names
-#[derive(clap::Args)]
-pub struct Show {
-    /// A publisher's folder, a server (runnel://host), or one of its names (runnel://host/app:1)
-    place: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    tls: TrustArgs,
-}
-
 /// Does what the subcommand says.
 pub fn run(action: Action) -> anyhow::Result<ExitCode> {
     match action {
@@ -193,7 +199,7 @@ pub fn run(action: Action) -> anyhow::Result<ExitCode> {
         Action::Remove(args) => remove(&args)?,
         Action::Refresh(args) => refresh(&args)?,
         Action::Publish(args) => publish(&args)?,
-        Action::Show(args) => show(&args)?,
+        Action::Show(args) => show::show(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -241,8 +247,17 @@ impl Place {
         folder: &Path,
         name: &str,
         edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        self.with(folder, |publisher| Ok(publisher.change(name, edit)?.0))
+    ) -> anyhow::Result<(T, Outcome)> {
+        self.with(folder, |publisher| publisher.change(name, edit))
+    }
+
+    /// Says what became of a change; `done` is for one that is in force.
+    fn told(&self, outcome: &Outcome, done: impl FnOnce()) -> anyhow::Result<()> {
+        outcome.print(self.json)?;
+        if outcome.change().is_some() {
+            done();
+        }
+        Ok(())
     }
 
     /// Gives the publisher to `work`.
@@ -250,7 +265,7 @@ impl Place {
         let folder = KeyFolder::open(folder)?;
         let keys = folder.keys(&self.passphrase)?.into_iter().map(|(_, key)| key).collect();
         let server = self.server.as_deref().map(server_of).transpose()?.map(|server| (server, &self.tls));
-        work(&Publisher { folder, keys, server, lifetimes: Lifetimes::default() })
+        work(&Publisher { folder, keys, server, lifetimes: Lifetimes::default(), drafts: None })
     }
 }
 
@@ -261,9 +276,8 @@ fn delegate(args: &Delegate) -> anyhow::Result<()> {
         keys: args.keys.clone(),
         threshold: args.threshold,
     };
-    args.place.change(&args.folder, "", |repository, _| Ok(repository.delegate(&delegation)?))?;
-    tell!("role {} may sign {}", args.role, args.names.join(", "));
-    Ok(())
+    let ((), outcome) = args.place.change(&args.folder, "", |repository, _| Ok(repository.delegate(&delegation)?))?;
+    args.place.told(&outcome, || tell!("role {} may sign {}", args.role, args.names.join(", ")))
 }
 
 fn rotate(args: &Rotate) -> anyhow::Result<()> {
@@ -277,24 +291,66 @@ fn rotate(args: &Rotate) -> anyhow::Result<()> {
     let rotated = args
         .place
         .change(&args.folder, "", |repository, _| Ok(repository.rotate(&args.role, &keys, args.threshold)?));
-    if let Err(error) = rotated {
-        if is_certain(&error) {
+    let ((), outcome) = rotated.inspect_err(|error| {
+        if is_certain(error) {
             folder.remove_key(&name);
         }
-        return Err(error);
-    }
-    tell!("{} has a new key: {}", args.role, args.folder.join("keys").join(format!("{name}.key")).display());
-    Ok(())
+    })?;
+    let file = args.folder.join("keys").join(format!("{name}.key"));
+    args.place.told(&outcome, || tell!("{} has a new key: {}", args.role, file.display()))
 }
 
 fn sign(args: &Sign) -> anyhow::Result<()> {
-    let name = named(&args.name)?;
-    let id = image_id(&args.image)?;
-    let role = args
-        .place
-        .with(&args.folder, |publisher| sign_image(publisher, &name, (&args.image, id), args.role.as_deref()))?;
-    outln!("{name} is {id}, signed by role {role}");
+    let (Some(name), Some(image)) = (&args.name, &args.image) else { return sign_draft(args) };
+    let name = named(name)?;
+    let id = image_id(image)?;
+    let (role, outcome) =
+        args.place.with(&args.folder, |publisher| sign_image(publisher, &name, (image, id), args.role.as_deref()))?;
+    outcome.print(args.place.json)?;
+    if outcome.change().is_some() && !args.place.json {
+        outln!("{name} is {id}, signed by role {role}");
+    }
     Ok(())
+}
+
+/// Signs what another holder has begun. It is told before a passphrase is asked for.
+fn sign_draft(args: &Sign) -> anyhow::Result<()> {
+    let drafts = Drafts::read(&args.draft)?;
+    let folder = KeyFolder::open(&args.folder)?;
+    let server = args.place.server.as_deref().map(server_of).transpose()?.map(|server| (server, &args.place.tls));
+    let lifetimes = Lifetimes::default();
+    let mut publisher = Publisher { folder, keys: Vec::new(), server, lifetimes, drafts: Some(drafts) };
+    let hinted = |error: anyhow::Error| match error.downcast_ref() {
+        Some(SigningError::Ahead { .. }) if args.place.server.is_none() => {
+            let text = format!("{error}\nhint: read what is in force now with --server");
+            error.context(text)
+        }
+        _ => error,
+    };
+    let name = publisher.name_of()?;
+    let words = publisher.words(&name).map_err(hinted)?;
+    if !args.place.json {
+        words.iter().try_for_each(|line| anyhow::Ok(outln!("{line}")))?;
+    }
+    if args.check {
+        if args.place.json {
+            outln!("{:#}", json!({"in_force": false, "changes": words}));
+        }
+        return Ok(());
+    }
+    publisher.keys = publisher.folder.keys(&args.place.passphrase)?.into_iter().map(|(_, key)| key).collect();
+    let drafts = publisher.draft_files();
+    let (_, outcome) = publisher.change(&name, |repository, _| Ok(repository.take_drafts(drafts)?))?;
+    if args.place.json {
+        let mut json = outcome.json();
+        json["changes"] = json!(words);
+        outln!("{json:#}");
+        return Ok(());
+    }
+    args.place.told(&outcome, || match args.place.server {
+        Some(_) => tell!("in force"),
+        None => tell!("in force, once `runnel trust publish {} --server …` has sent it", args.folder.display()),
+    })
 }
 
 fn remove(args: &Remove) -> anyhow::Result<()> {
@@ -306,8 +362,8 @@ fn remove(args: &Remove) -> anyhow::Result<()> {
         ))),
         removed => Ok(removed?),
     });
-    tell!("{name} is signed no more (role {})", removed?);
-    Ok(())
+    let (role, outcome) = removed?;
+    args.place.told(&outcome, || tell!("{name} is signed no more (role {role})"))
 }
 
 /// Sends the files as they are: no key is needed for that, and no passphrase.
@@ -317,10 +373,9 @@ fn publish(args: &Publish) -> anyhow::Result<()> {
     };
     let server = Some((server_of(server)?, &args.place.tls));
     let folder = KeyFolder::open(&args.folder)?;
-    let publisher = Publisher { folder, keys: Vec::new(), server, lifetimes: Lifetimes::default() };
-    publisher.change("", |_, _| Ok(()))?;
-    tell!("published");
-    Ok(())
+    let publisher = Publisher { folder, keys: Vec::new(), server, lifetimes: Lifetimes::default(), drafts: None };
+    let ((), outcome) = publisher.change("", |_, _| Ok(()))?;
+    args.place.told(&outcome, || tell!("published"))
 }
 
 fn refresh(args: &Refresh) -> anyhow::Result<()> {
@@ -328,115 +383,11 @@ fn refresh(args: &Refresh) -> anyhow::Result<()> {
         true => vec!["snapshot", "timestamp"],
         false => args.role.iter().map(String::as_str).collect(),
     };
-    args.place.change(&args.folder, "", |repository, _| {
+    let ((), outcome) = args.place.change(&args.folder, "", |repository, _| {
         wanted.iter().try_for_each(|role| repository.refresh(role))?;
         Ok(())
     })?;
-    tell!("signed again: {}", wanted.join(", "));
-    Ok(())
-}
-
-fn show(args: &Show) -> anyhow::Result<()> {
-    let (title, files) = match args.place.contains("://") {
-        false => {
-            let folder = KeyFolder::open(Path::new(&args.place))?;
-            let root = folder.root()?;
-            let version = trust::repository::version_of("root", &root).unwrap_or(1);
-            let mut files = folder.files("", version)?;
-            let roots = root_chain(&folder, version)?;
-            roots.into_iter().for_each(|root| files.push_root(root));
-            for role in delegated(&files) {
-                if let Some(file) = newest(&folder, &files, &role)? {
-                    files.push(&role, file);
-                }
-            }
-            (args.place.clone(), files)
-        }
-        true => {
-            let (server, name) = match Target::parse(&args.place) {
-                Ok(Target::Remote(remote)) => (remote.server.clone(), remote.image.to_string()),
-                _ => (server_of(&args.place)?, String::new()),
-            };
-            let files = read_signed(&server, &args.tls.trust()?, &name, &Known::of_root(0), PATIENCE)?;
-            (args.place.clone(), files)
-        }
-    };
-    let json = describe(&files)?;
-    if args.json {
-        outln!("{json:#}");
-        return Ok(());
-    }
-    if files.file("timestamp").is_none() {
-        outln!("{title} has no signed names");
-        return Ok(());
-    }
-    for role in json["roles"].as_array().into_iter().flatten() {
-        let text = |field: &str| role[field].as_str().unwrap_or_default().to_owned();
-        // Whoever has the server may have written anything.
-        let shown = |text: &str| units::printable_line(text.as_bytes()).into_owned();
-        let text = |field: &str| shown(&text(field));
-        outln!("{:<12} version {:<5} expires {}", text("role"), role["version"], text("expires"));
-        for (name, target) in role["names"].as_object().into_iter().flatten() {
-            outln!("    {} is {}", shown(name), shown(target["id"].as_str().unwrap_or("?")));
-        }
-        for delegation in role["delegates"].as_array().into_iter().flatten() {
-            let patterns: Vec<_> =
-                delegation["names"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            let role = delegation["role"].as_str().unwrap_or("?");
-            outln!("    role {} may sign {}", shown(role), shown(&patterns.join(", ")));
-        }
-    }
-    if !args.place.contains("://") {
-        return Ok(());
-    }
-    tell!("note: these files were read, and their signatures not checked: a device with `--trust` does that");
-    Ok(())
-}
-
-/// The newest root of a folder.
-fn root_chain(folder: &KeyFolder, version: u64) -> anyhow::Result<Vec<Vec<u8>>> {
-    Ok(folder.read(&trust::repository::file_name("root", version))?.into_iter().collect())
-}
-
-fn delegated(files: &Stapled) -> Vec<String> {
-    let Some(Ok(file)) = files.file("targets").map(serde_json::from_slice::<Value>) else { return Vec::new() };
-    let roles = file["signed"]["delegations"]["roles"].as_array().into_iter().flatten();
-    roles.filter_map(|role| role["name"].as_str().map(str::to_owned)).collect()
-}
-
-fn newest(folder: &KeyFolder, files: &Stapled, role: &str) -> anyhow::Result<Option<Vec<u8>>> {
-    let listed = files.file("snapshot").and_then(|snapshot| trust::repository::listed_version(snapshot, role));
-    let Some(version) = listed else { return Ok(None) };
-    folder.read(&trust::repository::file_name(role, version))
-}
-
-/// What the files say, for people and programs.
-fn describe(files: &Stapled) -> anyhow::Result<Value> {
-    let mut roles = Vec::new();
-    let root = files.roots().last().map(|root| ("root", root.as_slice()));
-    for (role, bytes) in root.into_iter().chain(files.files()) {
-        let file: Value = serde_json::from_slice(bytes).with_context(|| format!("file of {role}"))?;
-        let body = &file["signed"];
-        let mut entry =
-            json!({"role": role, "version": body["version"], "expires": body["expires"], "bytes": bytes.len()});
-        if let Some(targets) = body["targets"].as_object() {
-            let name = |(name, target): (&String, &Value)| {
-                let ours = &target["custom"]["runnel"];
-                let about = json!({"id": ours["id"], "bytes": target["length"], "fs_verity": ours["fs_verity"]});
-                (name.clone(), about)
-            };
-            entry["names"] = Value::Object(targets.iter().map(name).collect());
-        }
-        if let Some(delegations) = body["delegations"]["roles"].as_array() {
-            let one = |role: &Value| json!({"role": role["name"], "names": role["paths"], "keys": role["keyids"], "threshold": role["threshold"]});
-            entry["delegates"] = delegations.iter().map(one).collect();
-        }
-        if let Some(keys) = body["roles"].as_object() {
-            entry["keys"] = Value::Object(keys.clone());
-        }
-        roles.push(entry);
-    }
-    Ok(json!({"roles": roles}))
+    args.place.told(&outcome, || tell!("signed again: {}", wanted.join(", ")))
 }
 
 /// Whether an error is sure to say that nothing was published with a new key. If a server was lost
@@ -458,7 +409,11 @@ fn named(name: &str) -> anyhow::Result<String> {
     Err(failure::usage(format!("{name:?} is no name: write NAME:TAG, as in app:1 or app:latest")))
 }
 
-fn server_of(text: &str) -> anyhow::Result<Server> {
+/// A server by its address.
+///
+/// # Errors
+/// It is none.
+pub fn server_of(text: &str) -> anyhow::Result<Server> {
     Ok(Server::parse(text)?)
 }
 

@@ -1,20 +1,22 @@
 //! A publisher's change of signed names: what the server has is read and checked, changed, signed,
-//! and written back. If somebody else was quicker, all of it is done again.
+//! and written back. If somebody else was quicker, all of it is done again. A change that other
+//! holders must sign, too, is kept as a draft.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use client::ClientError;
 use client::admin::{read_signed, write_signed};
 use connection::{ConnectionError, Remote, Server};
-use signing::{Change, Lifetimes, Repository, SigningKey, TOP_LEVEL, Target};
-use trust::repository::{file_name, listed_version, version_of};
+use signing::{Change, Draft, Lifetimes, Repository, Signed, SigningError, SigningKey, TOP_LEVEL, Target};
+use trust::repository::{covers, file_name, is_name, listed_version, version_of};
 use trust::{Kind, Known, Refusal, Stapled, UnixTime, Verifier};
 use units::ImageId;
 use wire::ErrorCode;
 
 use super::TrustArgs;
+use super::draft::{Drafts, Outcome};
 use super::key_folder::{KeyFolder, PassphraseArgs};
 use crate::failure;
 
@@ -31,6 +33,8 @@ pub struct Publisher<'a> {
     /// The server that has the names, if it is to be asked and told.
     pub server: Option<(Server, &'a TrustArgs)>,
     pub lifetimes: Lifetimes,
+    /// Drafts of others that are signed now; `None` for a change of our own.
+    pub drafts: Option<Drafts>,
 }
 
 /// Files that were checked, of a server or of the folder.
@@ -43,8 +47,8 @@ struct Base {
 }
 
 impl Publisher<'_> {
-    /// Makes a change that is about `name`, or with an empty name about none; returns what was
-    /// signed. Without a change the files go to the server as they are.
+    /// Makes a change that is about `name`, or with an empty name about none; returns what became
+    /// of it. Without a change the files go to the server as they are.
     ///
     /// One change of a folder is made after the other: of two that both went on from the same files
     /// one would be lost.
@@ -55,7 +59,7 @@ impl Publisher<'_> {
         &self,
         name: &str,
         edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
-    ) -> anyhow::Result<(T, Change)> {
+    ) -> anyhow::Result<(T, Outcome)> {
         let _alone = self.folder.lock()?;
         let mut attempt = 1;
         loop {
@@ -75,7 +79,91 @@ impl Publisher<'_> {
         let mut repository = Repository::read(&base.root, &base.files, self.lifetimes)?;
         let target = Target { id: ImageId([0; 32]), bytes: 0, sha256: String::new(), fs_verity: String::new() };
         repository.set_name(name, &target, None, &self.keys)?;
-        repository.sign(&self.keys, now())?;
+        match repository.sign_or_draft(&self.keys, now())? {
+            Signed::Complete(_) => Ok(()),
+            Signed::Draft(draft) => self.check_pending(&draft),
+        }
+    }
+
+    /// What the drafts of others change, in words. No key is needed for that.
+    ///
+    /// # Errors
+    /// They do not follow what is in force, or what is in force is not to be trusted.
+    pub fn words(&self, name: &str) -> anyhow::Result<Vec<String>> {
+        let base = self.base(name)?;
+        Ok(Repository::read(&base.root, &base.files, self.lifetimes)?.take_drafts(self.draft_files())?)
+    }
+
+    /// The drafts of others, by role.
+    pub fn draft_files(&self) -> &[(String, Vec<u8>)] {
+        self.drafts.as_ref().map_or(&[], |drafts| &drafts.files)
+    }
+
+    /// A name by which the file of the drafts' delegated role is found.
+    ///
+    /// # Errors
+    /// Those of [`Publisher::words`].
+    pub fn name_of(&self) -> anyhow::Result<String> {
+        let Some((role, names)) = self.drafts.as_ref().and_then(Drafts::delegated) else { return Ok(String::new()) };
+        let base = self.base("")?;
+        let targets = base.files.file("targets").map(serde_json::from_slice::<serde_json::Value>);
+        let targets = targets.transpose().context("targets")?.unwrap_or_default();
+        let roles = targets["signed"]["delegations"]["roles"].as_array().into_iter().flatten();
+        let entry = roles.into_iter().find(|entry| entry["name"] == role);
+        let patterns = entry.iter().flat_map(|entry| entry["paths"].as_array().into_iter().flatten());
+        let patterns: Vec<&str> = patterns.filter_map(serde_json::Value::as_str).collect();
+        // The last name of a role may be taken away: any that it could have will do.
+        let possible =
+            patterns.iter().flat_map(|pattern| ["x", "x:x"].map(|text| pattern.replace('*', text).replace('?', "x")));
+        let fits = |name: &String| is_name(name) && patterns.iter().any(|pattern| covers(pattern, name));
+        names.into_iter().chain(possible).find(fits).ok_or_else(|| {
+            failure::usage(format!("the draft of role {role}: no name leads to it, as far as is known here"))
+        })
+    }
+
+    /// Refuses a draft beside another one of the same file, which would never come into force.
+    fn check_pending(&self, draft: &Draft) -> anyhow::Result<()> {
+        for (role, new) in draft.files.iter().filter(|_| self.drafts.is_none()) {
+            let Some(old) = self.folder.draft(role)? else { continue };
+            if version_of(role, &old) == version_of(role, new) {
+                let file = self.folder.draft_path(role);
+                let hint = format!("hint: finish it, or delete {} to give it up", file.display());
+                return Err(anyhow::Error::new(SigningError::Pending(role.clone()))
+                    .context(format!("{}\n{hint}", SigningError::Pending(role.clone()))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a draft: in the place of the one that was signed, or in the folder.
+    fn keep_draft(&self, draft: &Draft) -> anyhow::Result<Vec<PathBuf>> {
+        let given = |role: &str| self.drafts.as_ref().and_then(|drafts| drafts.path(role));
+        let mut files = Vec::with_capacity(draft.files.len());
+        for (role, bytes) in &draft.files {
+            let file = given(role).map_or_else(|| self.folder.draft_path(role), Path::to_path_buf);
+            self.folder.write_draft(&file, bytes)?;
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    /// Takes away drafts that are in force now, or never can be.
+    fn drop_drafts(&self, change: &Change) -> anyhow::Result<()> {
+        for path in self.drafts.iter().flat_map(|drafts| &drafts.paths) {
+            // It may lie on a medium that cannot be written. What it says is in force all the same.
+            if let Err(error) = std::fs::remove_file(path) {
+                tell!("note: the draft {} is done, and stays: {error}", path.display());
+            }
+        }
+        let roots = change.stapled.roots().iter().map(|root| ("root", root.as_slice()));
+        for (role, file) in roots.chain(change.stapled.files()) {
+            let Some(draft) = self.folder.draft(role)? else { continue };
+            if version_of(role, &draft) <= version_of(role, file) {
+                let path = self.folder.draft_path(role);
+                std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+                tell!("note: {} was overtaken, and is deleted", path.display());
+            }
+        }
         Ok(())
     }
 
@@ -83,11 +171,20 @@ impl Publisher<'_> {
         &self,
         name: &str,
         edit: impl Fn(&mut Repository, &[SigningKey]) -> anyhow::Result<T>,
-    ) -> anyhow::Result<(T, Change)> {
+    ) -> anyhow::Result<(T, Outcome)> {
         let base = self.base(name)?;
         let mut repository = Repository::read(&base.root, &base.files, self.lifetimes)?;
         let outcome = edit(&mut repository, &self.keys)?;
-        let change = repository.sign(&self.keys, now())?;
+        let change = match repository.sign_or_draft(&self.keys, now())? {
+            Signed::Complete(change) => change,
+            Signed::Draft(draft) => {
+                self.check_pending(&draft)?;
+                // The next holder may have no server, and needs what this goes on from.
+                self.folder.keep(&[], &base.files)?;
+                let files = self.keep_draft(&draft)?;
+                return Ok((outcome, Outcome::Waits(draft, files)));
+            }
+        };
         let new_roots = change.stapled.roots().to_vec();
         if let Some((server, trust)) = &self.server {
             let mut sent = Stapled::default();
@@ -101,7 +198,8 @@ impl Publisher<'_> {
             write_signed(server, &trust.trust()?, name, &sent, PATIENCE)?;
         }
         self.folder.keep(&new_roots, &change.stapled)?;
-        Ok((outcome, change))
+        self.drop_drafts(&change)?;
+        Ok((outcome, Outcome::InForce(change)))
     }
 
     /// The newest files of the folder and the server. Both are checked, the older ones first: so
@@ -138,6 +236,15 @@ impl Publisher<'_> {
         let mut both = [without_roots(&local), without_roots(&remote)];
         both.sort_by_key(version);
         let [older, files] = both;
+        if let Some(drafts) = self.drafts.as_ref().filter(|_| version(&files) == 0) {
+            if drafts.are_of_root() {
+                return Ok(Base { root, files: Stapled::default(), server_root });
+            }
+            return Err(failure::not_found(
+                "the names that are signed so far are not in this folder\nhint: read them with --server, or copy the folder \
+                 `metadata` of who made the draft",
+            ));
+        }
         let refused = |refusal: Refusal| {
             let hint = match refusal.kind() {
                 Kind::Forked | Kind::Rollback => {
@@ -199,7 +306,7 @@ pub fn now() -> UnixTime {
     UnixTime(since.as_secs().cast_signed())
 }
 
-/// Signs a name for an image file.
+/// Signs a name for an image file; returns the role that does.
 ///
 /// # Errors
 /// Those of [`Publisher::change`]; the file cannot be read.
@@ -208,17 +315,16 @@ pub fn sign_image(
     name: &str,
     (image, id): (&Path, ImageId),
     role: Option<&str>,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, Outcome)> {
     let bytes = std::fs::metadata(image).with_context(|| image.display().to_string())?.len();
     let sha256 = signing::sha256_of(image).with_context(|| image.display().to_string())?;
     let fs_verity = signing::fs_verity_of(image).with_context(|| image.display().to_string())?;
     let target = Target { id, bytes, sha256, fs_verity };
-    let (signer, _) = publisher.change(name, |repository, keys| Ok(repository.set_name(name, &target, role, keys)?))?;
-    Ok(signer)
+    publisher.change(name, |repository, keys| Ok(repository.set_name(name, &target, role, keys)?))
 }
 
 /// Makes ready to sign the name of a push. What is in the way of that is found before anything
-/// is uploaded: an upload moves the name at once. The result signs, and returns the role that did.
+/// is uploaded: an upload moves the name at once. The result signs, and returns the role that does.
 ///
 /// # Errors
 /// Those of [`sign_image`]; the folder has no keys.
@@ -227,11 +333,12 @@ pub fn sign_push<'a>(
     passphrase: &PassphraseArgs,
     remote: &Remote,
     trust: &'a TrustArgs,
-) -> anyhow::Result<impl FnOnce(&Path, ImageId) -> anyhow::Result<String> + use<'a>> {
+) -> anyhow::Result<impl FnOnce(&Path, ImageId) -> anyhow::Result<(String, Outcome)> + use<'a>> {
     let folder = KeyFolder::open(folder)?;
     let keys: Vec<SigningKey> = folder.keys(passphrase)?.into_iter().map(|(_, key)| key).collect();
     let (server, name) = (remote.server.clone(), remote.image.to_string());
-    let ready = Publisher { folder, keys, server: Some((server, trust)), lifetimes: Lifetimes::default() };
+    let ready =
+        Publisher { folder, keys, server: Some((server, trust)), lifetimes: Lifetimes::default(), drafts: None };
     ready.check(&name)?;
     Ok(move |image: &Path, id| sign_image(&ready, &name, (image, id), None))
 }
