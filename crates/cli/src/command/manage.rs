@@ -62,6 +62,7 @@ pub struct TagArgs {
 /// stand for now is
 /// kept, and what devices have mounted.
 #[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("what").multiple(true))]
 pub struct RetainArgs {
     /// runnel://host[:port], or runnels:// for TLS
     server: String,

@@ -66,8 +66,10 @@ fn images_without_a_name_are_deleted_after_the_time_of_grace() {
     let ids = ["one", "two", "three"].map(|text| kept.publish("app:1", text));
     let other = kept.publish("other", "something else");
     // The present version, and the one before it.
-    let rules = ok(&["retain", &kept.address(), "app", "--keep", "2"]);
-    assert!(rules.contains("the newest 2"), "{rules}");
+    let rules = ok(&["retain", &kept.address(), "app", "--keep", "2", "--for", "0s"]);
+    assert!(rules.contains("the newest 2") && !rules.contains("each for"), "{rules}");
+    let rules = ok(&["retain", &kept.address(), "oth*:latest", "--keep", "1", "--for", "36h"]);
+    assert!(rules.contains("oth*:latest") && rules.contains("each for 36h after the next"), "{rules}");
     let first = kept.collect(&[]);
     assert_eq!((&first["wanted"], &first["waiting_count"], &first["removed_count"]), (&3.into(), &1.into(), &0.into()));
     assert_eq!(first["waiting"][0]["id"].as_str(), Some(ids[0].as_str()), "{first}");
