@@ -23,22 +23,39 @@ const FIRST: [Step; 5] = [
     ("tidy", || tidy::run(&root())),
     ("lints", lints),
     ("building unit tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--no-run", "--quiet"])),
-    ("unit tests", || tests(&["--lib", "--bins"])),
+    (UNIT_TESTS, || tests(&["--lib", "--bins"])),
 ];
 
-/// The step whose tests wait for each other more than they compute, so that a build of low priority
-/// takes next to nothing from them; and the step that waits for that build.
-const WAITS_MOST: &str = "tests of processes";
+// Steps whose tests wait more than they compute, so that a build of low priority takes next to
+// nothing from them; and the steps that wait for those builds.
+const UNIT_TESTS: &str = "unit tests";
+const S3_SERVICE: &str = "S3 service";
+const PROCESS_TESTS: &str = "tests of processes";
 const STATIC_BUILD: &str = "static build";
+
+/// What is built beside a step, and the step that needs it.
+fn beside_of(step: &str) -> Option<(&'static str, Command)> {
+    match step {
+        UNIT_TESTS => {
+            let mut install = Command::new("nice");
+            // A build may have put another one in the place of the program that runs here.
+            let xtask = std::env::current_exe().ok().filter(|program| program.exists())?;
+            install.args(["-n", "19"]).arg(xtask).arg("s3").current_dir(root());
+            Some((S3_SERVICE, install))
+        }
+        PROCESS_TESTS => Some((STATIC_BUILD, static_command(&["--quick"]))),
+        _ => None,
+    }
+}
 
 /// After [`FIRST`], all the rest: what needs a mount, a second process or a machine.
 const REST: [Step; 11] = [
     // What tests of stores connect to.
-    ("S3 service", s3::install),
+    (S3_SERVICE, s3::install),
     // Tests of launching use them where they lie beside the binary.
     ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-rtld-audit", "--quiet"])),
     ("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"])),
-    (WAITS_MOST, || tests(&["--test", "*"])),
+    (PROCESS_TESTS, || tests(&["--test", "*"])),
     ("examples in documentation", || tests(&["--doc"])),
     ("volumes", volumes),
     ("kernels", small_kernel),
@@ -58,14 +75,15 @@ pub fn run(arguments: &[String]) -> anyhow::Result<()> {
     let steps: Vec<Step> = if fast { FIRST.to_vec() } else { [&FIRST[..], &REST].concat() };
     let mut times = Times::read();
     times.announce(&steps);
-    let mut beside = None;
-    for (name, work) in steps {
+    let mut beside: Option<(&str, watch::Beside)> = None;
+    for (name, work) in &steps {
         let start = Instant::now();
-        if name == WAITS_MOST {
-            beside = Some(watch::Beside::begin(&mut static_command(&["--quick"]))?);
+        if let Some((until, mut build)) = beside_of(name).filter(|(until, _)| steps.iter().any(|step| step.0 == *until))
+        {
+            beside = Some((until, watch::Beside::begin(&mut build)?));
         }
-        crate::step(name, || match beside.take_if(|_| name == STATIC_BUILD) {
-            Some(build) => build.end(),
+        crate::step(name, || match beside.take_if(|(until, _)| until == name) {
+            Some((_, build)) => build.end(),
             None => work(),
         })?;
         times.took(name, start.elapsed().as_secs());
