@@ -10,6 +10,8 @@
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
 //! * `runnelfs [--sanitize] [--mutants=N] [--seed=N]`: the kernel module for images, tried in a
 //!   virtual machine, as root; `./x test --runnelfs` calls this, `ci` does not;
+//! * `fs-verity [--binary=PATH]`: image files that the kernel seals, tried in a virtual machine;
+//!   `./x test --fs-verity` calls this, `ci` does not;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x
 //!   test --kernel` fetches one and calls this. Takes most of an hour the first time, so `ci` does
 //!   only the small part, and only where a kernel was built before. Builds are kept in the user's
@@ -20,6 +22,8 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 mod ci;
+#[cfg(feature = "guests")]
+mod fs_verity;
 mod posix;
 mod runnelfs;
 mod s3;
@@ -47,12 +51,16 @@ fn main() -> ExitCode {
         // In a guest whose root is measured.
         Some("runnelfs-touched") => runnelfs::touched(Path::new(&argument(2)), &argument(3)),
         Some("runnelfs-start") => runnelfs::become_program(Path::new(&argument(2)), &argument(3)),
-        // The first program of its guest.
+        #[cfg(feature = "guests")]
+        Some("fs-verity") => fs_verity::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        // The first programs of guests.
+        #[cfg(feature = "guests")]
+        Some(fs_verity::GUEST) if std::process::id() == 1 => fs_verity::run_guest(),
         None if std::process::id() == 1 => runnelfs::run_guest(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|s3|posix [--full] [--binary=PATH] [PART…]|runnelfs […]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|spec|ci [--fast | CRATE…]|s3|posix [--full] [--binary=PATH] [PART…]|runnelfs […]|fs-verity|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }

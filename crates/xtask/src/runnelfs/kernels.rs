@@ -15,7 +15,7 @@ use crate::{root, step, watch};
 
 /// A processor that guests have, and Debian's kernel for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Processor {
+pub struct Processor {
     /// As the user calls it.
     pub name: &'static str,
     /// As Debian calls it, and its kernel.
@@ -31,7 +31,7 @@ pub(super) struct Processor {
 }
 
 /// That of the host comes first.
-pub(super) const PROCESSORS: [Processor; 2] = [
+pub const PROCESSORS: [Processor; 2] = [
     Processor {
         name: "x86_64",
         architecture: "amd64",
@@ -250,7 +250,7 @@ fn dkms(headers: &Path, release: &str, folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Unpacks Debian's kernel of this release, and the headers if they are for another processor.
-fn fetch_kernel(processor: &Processor, to: &Path, release: &str) -> anyhow::Result<()> {
+pub fn fetch_kernel(processor: &Processor, to: &Path, release: &str) -> anyhow::Result<()> {
     let tree = to.join("kernel");
     if tree.join("boot").join(format!("vmlinuz-{release}")).is_file() {
         return Ok(());
@@ -272,7 +272,7 @@ fn fetch_kernel(processor: &Processor, to: &Path, release: &str) -> anyhow::Resu
 
 /// The files of the modules that the guest needs, in the order of loading; none of what is built
 /// in.
-pub(super) fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+pub fn module_files(tree: &Path, release: &str, modules: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for module in modules {
         let mut ask = Command::new("modprobe");

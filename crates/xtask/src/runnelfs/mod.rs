@@ -22,7 +22,7 @@ mod hashes;
 #[cfg(feature = "guests")]
 mod host;
 #[cfg(feature = "guests")]
-mod kernels;
+pub mod kernels;
 mod manifest;
 #[cfg(feature = "guests")]
 mod measure;
