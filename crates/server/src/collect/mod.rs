@@ -101,7 +101,8 @@ pub(crate) struct Collection<'a> {
 
 impl Collection<'_> {
     /// Collects once. `in_use` are the images that clients of this server have open; `now` is the
-    /// time, and is asked again and again.
+    /// time, and is asked again and again. Once `goes_on` says no, the rest is left to the next
+    /// call.
     ///
     /// # Errors
     /// Another collector is at work ([`ErrorCode::Busy`]); something that decides what is wanted
@@ -139,7 +140,10 @@ impl Collection<'_> {
             Ok(if stays { Edit::Keep((report, condemned)) } else { Edit::Write((report, condemned)) })
         })?;
         match dry_run {
-            true => condemned.into_iter().try_for_each(|(id, name)| self.report(&mut report, id, name)),
+            true => condemned.into_iter().try_for_each(|(id, name)| {
+                self.report(&mut report, id, name, &self.keys_of(id)?);
+                Ok(())
+            }),
             false => self.sweep(owner, condemned, &mut report, goes_on, now),
         }?;
         Ok(report)
@@ -196,9 +200,10 @@ impl Collection<'_> {
                     go_on(self.store, owner, &done, Some(until), now())?;
                 }
                 (self.forget)(id);
-                self.report(report, id, name)?;
-                for key in self.keys_of(id)? {
-                    self.store.delete(&key)?;
+                let keys = self.keys_of(id)?;
+                self.report(report, id, name, &keys);
+                for key in &keys {
+                    self.store.delete(key)?;
                 }
                 done.insert(id);
             }
@@ -209,13 +214,12 @@ impl Collection<'_> {
         deleted.and(go_on(self.store, owner, &done, None, now()))
     }
 
-    fn report(&self, report: &mut Report, id: ImageId, name: Option<String>) -> Result<(), Failure> {
-        let bytes = self.keys_of(id)?.iter().filter_map(|key| self.store.len(key).ok()).sum();
+    fn report(&self, report: &mut Report, id: ImageId, name: Option<String>, keys: &[String]) {
+        let bytes = keys.iter().filter_map(|key| self.store.len(key).ok()).sum();
         (report.freed_bytes, report.removed_count) = (report.freed_bytes + bytes, report.removed_count + 1);
         if report.removed.len() < REPORTED_MAX {
             report.removed.push(Removed { id: id.to_string(), name, bytes });
         }
-        Ok(())
     }
 
     /// All objects that are about an image, the image last: without one the next collection would
